@@ -1,0 +1,1 @@
+"""What everybody shares: run specs, ids, receipts, faults, deadlines. Pydantic only, quick to import."""

@@ -1,0 +1,100 @@
+"""Every timeout of Ratchet, in seconds, named in one place. A wait without a deadline is a bug (law 4)."""
+
+from ratchet.spec.ids import OpKind
+
+# --- operations: how long one may take, all attempts together, before it is given up (schedule_to_close)
+OPERATION: dict[OpKind, float] = {
+    OpKind.RESTORE: 1800.0,
+    OpKind.ROLLOUT_BATCH: 3600.0,
+    OpKind.TRAIN_STEP: 3600.0,
+    OpKind.REFIT: 900.0,
+    OpKind.SNAPSHOT: 900.0,
+    OpKind.COMMIT_CHECKPOINT: 3600.0,
+    OpKind.EVALUATE: 3600.0,
+}
+
+# --- session activities
+SCHEDULE_TO_START = 30.0
+"""Nobody polls the session's queue for this long: look after the session worker."""
+HEARTBEAT = 15.0
+"""No fresh poll answer for this long: the attempt has failed (safe, because retries join)."""
+HEARTBEAT_THROTTLE = 3.0
+"""The SDK otherwise holds heartbeats back for about 0.8 of the timeout."""
+POLL_WAIT = 5.0
+"""Length of one long poll of an operation; answered at once when it ends."""
+HOST_CALL = 10.0
+"""One request to the session host, beyond the wait it asked for."""
+HOST_PING_EVERY = 2.0
+HOST_SILENT = 10.0
+"""A host that has not answered a ping for this long is killed and replaced."""
+HOST_START = 90.0
+"""From starting a host process to its conductor answering (imports, ray.init, actors)."""
+RETRY_INTERVAL = 0.2
+"""First pause before a lost attempt is retried; never grows, since a retry only joins."""
+RETRY_LONGEST = 30.0
+"""Longest pause before an operation that failed is started again; the pauses double up to it."""
+MAX_STARTS = 5
+"""An operation that failed with a restartable fault this often has failed for good."""
+
+# --- control activities
+RECORD = 5.0
+RECORD_SCHEDULE_TO_CLOSE = 600.0
+"""A store that stays away longer than this fails the run's record, and with it the run."""
+STORE_BUSY = 3.0
+"""For another process's write lock on the store: less than RECORD, so that the cause is told."""
+STORE_MIGRATE = 60.0
+"""For another process to finish upgrading the store."""
+GIT = 5.0
+"""For git to name the revision a run is made with."""
+OPEN_SESSION = 180.0
+CLOSE_SESSION = 60.0
+PROBE = 20.0
+CANCEL = 30.0
+
+# --- workflow
+WORKFLOW_TASK = 5.0
+"""A dead control worker's task is given out again after this (the default of 10 s is too slow)."""
+STICKY_QUEUE = 2.0
+"""How long a workflow task waits for the worker that has it cached (the default is 10 s)."""
+
+# --- supervisor
+SERVER_READY = 30.0
+HEAD_READY = 60.0
+WORKER_READY = 60.0
+API_READY = 30.0
+STOP_GRACE = 10.0
+"""From SIGTERM to SIGKILL when the stack is taken down."""
+CHILD_SILENT = 10.0
+"""A child that does not answer the supervisor for this long is killed and started again."""
+EXISTING_TEMPORAL = 10.0
+"""For a server that somebody else runs to answer."""
+RAY_IDENTITY = 10.0
+"""For a Ray cluster to say who it is (a Python that imports Ray included)."""
+GCS_BACK = 10.0
+"""For a re-executed GCS to listen; Ray's processes give it up after 15 s."""
+PROCESSES_GONE = 15.0
+"""For processes to end after SIGKILL."""
+STOP_STACK = 60.0
+"""For a supervisor to take everything down after SIGTERM; then it is killed with the rest."""
+
+# --- API and command
+LAUNCH = 30.0
+"""From a launch request to the run's row in the store."""
+HTTP = 40.0
+UPDATE = 20.0
+"""For a workflow update (pause, resume, stop) to be accepted."""
+LIVE_STATUS = 2.0
+"""For a running workflow to say what it does; then the store's record is shown alone."""
+WATCH_AWAY = 300.0
+"""`ratchet run watch` gives up (and says so) when nothing answered for this long; the run goes on."""
+
+# --- engines
+RAY_CALL = 30.0
+"""A call that only asks an actor something (position, receipts, ping)."""
+ACTOR_START = 120.0
+MODEL_PREPARE = 600.0
+"""For another process that builds or downloads the same base model."""
+MODEL_DOWNLOAD = 1500.0
+"""One download from Hugging Face; inside the time that `restore` may take."""
+FAILPOINT_HOLD = 180.0
+"""A held failpoint goes on by itself after this, so that a broken test cannot hang a run."""

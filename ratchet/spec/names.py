@@ -1,0 +1,29 @@
+"""Names of activities, updates, queries and search attributes: workflow code calls activities by name."""
+
+# activities of the control queue
+REGISTER_RUN = "register_run"
+RECORD = "record"
+
+# activities of the cluster queue
+OPEN_SESSION = "open_session"
+PROBE_SESSION = "probe_session"
+RESTART_WORKER = "restart_worker"
+CLOSE_SESSION = "close_session"
+
+# activities of a session queue: one per OpKind, named like it, and
+CANCEL_OPERATION = "cancel_operation"
+
+# the workflow
+RUN_WORKFLOW = "RunWorkflow"
+UPDATE_PAUSE = "pause"
+UPDATE_RESUME = "resume"
+UPDATE_STOP = "stop"
+QUERY_STATUS = "status"
+
+NAMESPACE = "ratchet"
+"""Temporal namespace."""
+
+ATTRIBUTE_STATE = "RatchetState"
+ATTRIBUTE_STEP = "RatchetStep"
+ATTRIBUTE_INCARNATION = "RatchetIncarnation"
+ATTRIBUTE_RECIPE = "RatchetRecipe"

@@ -1,0 +1,121 @@
+"""Arguments of operations, one model each. Together with the OpId they say everything an engine is told;
+the same OpId with other arguments is a Conflict."""
+
+import hashlib
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, TypeAdapter
+
+from ratchet.spec.faults import Fault
+from ratchet.spec.ids import OpId, OpKind, WeightVersion
+from ratchet.spec.receipts import AnyReceipt
+
+
+class _Args(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    op: OpId
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
+
+
+class RestoreArgs(_Args):
+    """Put the trainer at the head of the run, and let the generators build their model."""
+
+    kind: Literal[OpKind.RESTORE] = OpKind.RESTORE
+    checkpoint: str | None = None
+    """Checkpoint folder; None: the base model of the spec."""
+
+
+class RolloutArgs(_Args):
+    """Draw the cursor positions [cursor_start, cursor_end) and finish a prompt group for each."""
+
+    kind: Literal[OpKind.ROLLOUT_BATCH] = OpKind.ROLLOUT_BATCH
+    cursor_start: int
+    cursor_end: int
+    version: WeightVersion
+
+
+class TrainArgs(_Args):
+    """One optimizer step over the groups of [cursor_start, cursor_end)."""
+
+    kind: Literal[OpKind.TRAIN_STEP] = OpKind.TRAIN_STEP
+    cursor_start: int
+    cursor_end: int
+    version: WeightVersion
+    """The version the step starts from; the trainer refuses any other."""
+
+
+class RefitArgs(_Args):
+    """Move `version` from the trainer to every generator."""
+
+    kind: Literal[OpKind.REFIT] = OpKind.REFIT
+    version: WeightVersion
+
+
+class SnapshotArgs(_Args):
+    """Copy model, optimizer, scheduler, RNG and ledger at a step boundary."""
+
+    kind: Literal[OpKind.SNAPSHOT] = OpKind.SNAPSHOT
+    version: WeightVersion
+    cursor: int
+
+
+class CommitArgs(_Args):
+    """Write the snapshot of the same (incarnation, step); its manifest is the commit."""
+
+    kind: Literal[OpKind.COMMIT_CHECKPOINT] = OpKind.COMMIT_CHECKPOINT
+    version: WeightVersion
+    cursor: int
+    hf_export: bool
+    """Also write `hf/`, for `from_pretrained`."""
+
+
+class EvaluateArgs(_Args):
+    """Greedy answers to the first `num_problems` held-out problems."""
+
+    kind: Literal[OpKind.EVALUATE] = OpKind.EVALUATE
+    version: WeightVersion
+    num_problems: int
+
+
+AnyArgs = Annotated[
+    RestoreArgs | RolloutArgs | TrainArgs | RefitArgs | SnapshotArgs | CommitArgs | EvaluateArgs,
+    Field(discriminator="kind"),
+]
+
+_ANY: TypeAdapter[AnyArgs] = TypeAdapter(AnyArgs)
+
+
+def parse_args(data: object) -> AnyArgs:
+    """Arguments from their JSON form (a dict). Raises pydantic.ValidationError."""
+    return _ANY.validate_python(data)
+
+
+class OpState(StrEnum):
+    ABSENT = "absent"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    POISONED = "poisoned"
+
+
+class OpAnswer(BaseModel):
+    """What the conductor says about an operation, to submit, poll and cancel alike."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    op: str
+    state: OpState
+    submits: int = 0
+    starts: int = 0
+    progress: str = ""
+    """A few words for people ("7 of 12 groups"); heartbeat details and the status query carry it."""
+    receipt: SerializeAsAny[AnyReceipt] | None = None
+    fault: Fault | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in (OpState.DONE, OpState.FAILED, OpState.POISONED)

@@ -1,0 +1,197 @@
+"""The run spec: everything a person decides about a run, in the field's names.
+
+Every model is frozen and forbids unknown keys, so that a misspelt key fails at load (law 10) and never
+silently keeps a default. The docstring under a field is its reference documentation.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class OptimizerSpec(_Section):
+    """AdamW with linear warm-up and global-norm clipping."""
+
+    lr: Annotated[float, Field(gt=0.0)] = 5e-6
+    """Peak learning rate."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    """AdamW's moment decay rates."""
+    eps: Annotated[float, Field(gt=0.0)] = 1e-8
+    """AdamW's epsilon."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """Decoupled weight decay."""
+    warmup_steps: NonNegative = 0
+    """Steps over which the learning rate rises linearly from lr / warmup_steps to lr."""
+    max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
+    """Gradients are scaled down to this global norm."""
+
+
+class PolicySpec(_Section):
+    """The model that is trained, and the trainer that does it."""
+
+    model: str
+    """`tiny`, `smollm2-135m`, a folder in the Hugging Face layout, or a Hugging Face model name."""
+    backend: str = "torch"
+    """Trainer backend: `torch`, or `module:Class`."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Autocast precision of forward and backward; master weights and optimizer are float32 always."""
+    train_micro_batch_size: Positive = 16
+    """Samples per forward and backward. Changes speed and memory, not the result (law 1)."""
+    train_global_batch_size: Positive | None = None
+    """Samples per optimizer step. Leave it out: it is num_prompts_per_step x num_generations_per_prompt."""
+    max_total_sequence_length: Positive = 1024
+    """Longest prompt plus response, in tokens."""
+    optimizer: OptimizerSpec = OptimizerSpec()
+
+
+class GenerationSpec(_Section):
+    """How rollouts are sampled."""
+
+    backend: str = "hf"
+    """Generator backend: `hf`, or `module:Class`."""
+    max_new_tokens: Positive
+    """Longest response, in tokens."""
+    temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    """Sampling temperature; evaluation is greedy whatever this says."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Nucleus sampling; 1.0 is off."""
+    top_k: NonNegative = 0
+    """Sample among the k likeliest tokens; 0 is off."""
+    stop_strings: tuple[str, ...] = ()
+    """A response ends once its text holds one of these (the string stays part of the response)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the generators' weights and activations."""
+    deterministic: bool = False
+    """Generate each prompt group by itself, with its own padding, so that its tokens do not depend on its
+    neighbours: runs end bit-identical (on one machine). Off: whole batches, faster."""
+
+
+class GrpoSpec(_Section):
+    """Group relative policy optimisation (Shao et al. 2024, arXiv:2402.03300)."""
+
+    num_prompts_per_step: Positive
+    """Prompt groups per step."""
+    num_generations_per_prompt: Annotated[int, Field(ge=2)]
+    """Samples per prompt group; at least 2, since the baseline is the group's own."""
+    max_num_steps: Positive
+    """Optimizer steps of the run."""
+    advantage_baseline: Literal["group_mean", "leave_one_out"] = "group_mean"
+    """The group's mean reward, or the mean of the *other* samples (RLOO, Ahmadian et al. 2024)."""
+    normalize_advantages: bool = True
+    """Divide advantages by the group's reward standard deviation."""
+
+
+class LossSpec(_Section):
+    """Clipped policy gradient at token level."""
+
+    ratio_clip_min: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2
+    """The ratio is clipped from below at 1 - ratio_clip_min."""
+    ratio_clip_max: Annotated[float, Field(ge=0.0)] = 0.2
+    """The ratio is clipped from above at 1 + ratio_clip_max (0.28: clip-higher, DAPO)."""
+    reference_policy_kl_penalty: Annotated[float, Field(ge=0.0)] = 0.0
+    """Weight of the k3 KL estimate to the base model (Schulman 2020); 0 loads no reference at all."""
+    importance_sampling_correction: bool = True
+    """Weigh tokens by training / generation probability, since engines differ a little."""
+    importance_weight_max: Annotated[float, Field(gt=0.0)] = 2.0
+    """Truncation of that weight (TIS)."""
+
+
+class EnvironmentSpec(_Section):
+    """Where prompts come from and what scores the answers."""
+
+    name: str
+    """`arithmetic`, `reasoning-gym:<task>` (any task of that package), or `module:Class`."""
+    options: dict[str, JsonValue] = {}
+    """Options of that environment; a wrong one is refused by name."""
+
+
+class EvaluationSpec(_Section):
+    """Greedy accuracy on held-out problems."""
+
+    num_problems: NonNegative = 128
+    """Held-out problems, the first of a fixed list; 0 turns evaluation off."""
+    every: NonNegative = 0
+    """Evaluate every so many steps; 0: only at start and end."""
+    at_start: bool = True
+    """Evaluate the untrained policy."""
+    at_end: bool = True
+    """Evaluate the final policy."""
+
+
+class CheckpointSpec(_Section):
+    """When and what is saved. The final policy is always saved."""
+
+    every: NonNegative = 0
+    """Checkpoint every so many steps; 0: only at the end."""
+    hf_export: Literal["every", "final", "never"] = "every"
+    """Which checkpoints also hold `hf/`, a folder that `from_pretrained` loads: every one, the one that ends
+    the run, or none."""
+
+
+class RefitSpec(_Section):
+    """How weights get from the trainer to the generators."""
+
+    mover: Literal["ipc"] = "ipc"
+    """`ipc`: shared memory of one host."""
+
+
+class RuntimeSpec(_Section):
+    """What the run may use of the machines, and the workflow's own bounds."""
+
+    threads: NonNegative = 0
+    """Threads of trainer and generator (their phases alternate); 0: all cores. 1 is needed, together with
+    generation.deterministic, for bit-identical runs."""
+    continue_as_new_every_steps: Positive = 64
+    """The workflow continues as new after so many steps (or 2,000 events, whichever is first)."""
+
+
+class RunSpec(_Section):
+    """One training job."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+    """The recipe's name: lower-case letters, digits and dashes."""
+    seed: NonNegative = 0
+    """Chooses problems, sampling and initialisation. Same seed, same run."""
+    policy: PolicySpec
+    generation: GenerationSpec
+    grpo: GrpoSpec
+    loss: LossSpec = LossSpec()
+    environment: EnvironmentSpec
+    evaluation: EvaluationSpec = EvaluationSpec()
+    checkpointing: CheckpointSpec = CheckpointSpec()
+    refit: RefitSpec = RefitSpec()
+    runtime: RuntimeSpec = RuntimeSpec()
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        batch = self.policy.train_global_batch_size
+        if batch is not None and batch != self.samples_per_step:
+            raise ValueError(
+                f"policy.train_global_batch_size is {batch}, but grpo.num_prompts_per_step x "
+                f"grpo.num_generations_per_prompt is {self.grpo.num_prompts_per_step} x "
+                f"{self.grpo.num_generations_per_prompt} = {self.samples_per_step}: set it to "
+                f"{self.samples_per_step}, or leave it out"
+            )
+        if self.policy.train_micro_batch_size > self.samples_per_step:
+            raise ValueError(
+                f"policy.train_micro_batch_size is {self.policy.train_micro_batch_size}, more than the "
+                f"{self.samples_per_step} samples of a step: set it to {self.samples_per_step} or less"
+            )
+        if self.generation.max_new_tokens >= self.policy.max_total_sequence_length:
+            raise ValueError(
+                f"generation.max_new_tokens is {self.generation.max_new_tokens}, which leaves no room for a "
+                f"prompt in policy.max_total_sequence_length ({self.policy.max_total_sequence_length})"
+            )
+        return self

@@ -1,0 +1,182 @@
+"""What the API answers and its clients read: one shape on both ends of the wire."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ratchet.spec.faults import Fault
+from ratchet.spec.problems import SpecProblem
+from ratchet.spec.state import RunPhase
+
+RUN_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,59}$"
+"""Run ids name folders, queues and actors: lower-case letters, digits and dashes."""
+
+_RUN_ID = "tiny-addition-3fa2c1"
+_DIGEST = "9f86d081884c7d659a2feaa0c55ad015"
+
+
+class _View(BaseModel):
+    # Clients may be older or newer than the server: what they do not know, they do not read.
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class LaunchRequest(BaseModel):
+    """A run to launch."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        use_attribute_docstrings=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "run_id": _RUN_ID,
+                    "spec": {
+                        "name": "tiny-addition",
+                        "policy": {"model": "tiny"},
+                        "generation": {"max_new_tokens": 5},
+                        "grpo": {
+                            "num_prompts_per_step": 16,
+                            "num_generations_per_prompt": 8,
+                            "max_num_steps": 40,
+                        },
+                        "environment": {"name": "arithmetic"},
+                    },
+                }
+            ]
+        },
+    )
+
+    spec: dict[str, Any]
+    """The run spec, as in a recipe file."""
+    run_id: str | None = Field(default=None, pattern=RUN_ID_PATTERN)
+    """The run's id; left out: the spec's name and six random hex digits."""
+
+
+class StepView(_View):
+    """One optimizer step on the path to the run's head."""
+
+    step: int = Field(examples=[12])
+    incarnation: int = Field(examples=[1])
+    version: str = Field(examples=["1.12.9f86d081"])
+    """Incarnation, step and the first digits of the weights' digest."""
+    started_at: datetime
+    finished_at: datetime
+    reward_mean: float | None = Field(examples=[0.61])
+    """Like every measurement: null if it is missing or not finite."""
+    accuracy: float | None = Field(examples=[0.61])
+    """Share of the step's samples that were right."""
+    length_mean: float | None = Field(examples=[3.4])
+    """Mean response length, in tokens."""
+    num_tokens: int = Field(examples=[435])
+    """Generated tokens."""
+    num_groups: int = Field(examples=[16])
+    zero_advantage_groups: int = Field(examples=[3])
+    """Groups whose samples all earned the same, so that nothing was to be learned from them."""
+    rollout_s: float = Field(examples=[1.9])
+    """Engine seconds of generation and scoring."""
+    train_s: float = Field(examples=[1.1])
+    refit_s: float = Field(examples=[0.1])
+    metrics: dict[str, float | None] = Field(examples=[{"loss": 0.01, "grad_norm": 0.4, "logprob_error": 1e-6}])
+    """The trainer's: loss, grad_norm, learning_rate, kl, ratio_mean, clip_fraction, logprob_error, …"""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per engine second of the rollout."""
+        return self.num_tokens / self.rollout_s if self.rollout_s > 0 else 0.0
+
+
+class EvaluationView(_View):
+    """Greedy answers to held-out problems."""
+
+    step: int = Field(examples=[0])
+    incarnation: int = Field(examples=[1])
+    accuracy: float | None = Field(examples=[0.42])
+    reward_mean: float | None = Field(examples=[0.42])
+    num_problems: int = Field(examples=[256])
+
+
+class CheckpointView(_View):
+    """A committed checkpoint."""
+
+    step: int = Field(examples=[40])
+    incarnation: int = Field(examples=[1])
+    path: str = Field(examples=[f"/home/ada/.ratchet/artifacts/runs/{_RUN_ID}/checkpoints/1-40"])
+    digest: str = Field(examples=[_DIGEST])
+    num_bytes: int = Field(examples=[7_340_032])
+
+
+class RunLinks(_View):
+    self: str = Field(examples=[f"/v1/runs/{_RUN_ID}"])
+    steps: str = Field(examples=[f"/v1/runs/{_RUN_ID}/steps"])
+    temporal: str | None = Field(
+        default=None, examples=[f"http://127.0.0.1:8233/namespaces/ratchet/workflows/{_RUN_ID}"]
+    )
+    """The run's history in the Temporal Web UI."""
+
+
+class RunSummary(_View):
+    """A run, in a list."""
+
+    id: str = Field(examples=[_RUN_ID])
+    name: str = Field(examples=["tiny-addition"])
+    """The recipe's name."""
+    phase: RunPhase = Field(examples=[RunPhase.RUNNING])
+    step: int = Field(examples=[12])
+    """Optimizer steps done."""
+    max_num_steps: int = Field(examples=[40])
+    incarnation: int = Field(examples=[1])
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None = None
+    fault: Fault | None = None
+    """Why it failed."""
+    links: RunLinks
+
+
+class RunView(RunSummary):
+    """A run, with everything one screen shows."""
+
+    spec: dict[str, Any]
+    last_step: StepView | None = None
+    evaluations: list[EvaluationView] = []
+    last_checkpoint: CheckpointView | None = None
+    live: bool = Field(default=False, examples=[True])
+    """The workflow itself answered, so `doing` is of this moment; false: only what the store knows."""
+    doing: list[str] = Field(default=[], examples=[["rollout of step 13: 7 of 16 groups"]])
+    """Open operations, in words."""
+    stop_requested: bool = False
+
+
+class RunList(_View):
+    runs: list[RunSummary]
+    next_cursor: str | None = None
+    """Pass it as `cursor` for the next page; null on the last one."""
+
+
+class StepList(_View):
+    run: str = Field(examples=[_RUN_ID])
+    steps: list[StepView]
+
+
+class ProblemItem(SpecProblem):
+    """One of several things wrong with a request."""
+
+    pointer: str = Field(examples=["#/spec/grpo/max_num_steps"])
+    """Where in the request's body, as a JSON pointer."""
+    detail: str = Field(examples=["grpo.max_num_steps: -3; allowed: an integer > 0"])
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 describes it (application/problem+json)."""
+
+    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
+
+    type: str = Field(default="about:blank", examples=["urn:ratchet:problem:invalid-spec"])
+    title: str = Field(examples=["The run spec cannot be run"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=["grpo.max_num_steps: -3; allowed: an integer > 0"])
+    """One line, with the fix."""
+    instance: str | None = Field(default=None, examples=["/v1/runs"])
+    errors: list[ProblemItem] = []
+    """Every problem of the request, when there may be several."""
