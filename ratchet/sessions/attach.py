@@ -1,0 +1,49 @@
+"""Attaching to an operation: submit it, or join it if it is known, and wait for its receipt."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from ratchet.spec import deadlines
+from ratchet.spec.faults import DriverLost
+from ratchet.spec.ids import OpId
+from ratchet.spec.operations import AnyArgs, OpAnswer
+
+
+class OperationsClient(Protocol):
+    """The conductor, as seen from far away."""
+
+    async def submit(self, args: AnyArgs) -> OpAnswer: ...
+
+    async def poll(self, op: OpId, wait: float) -> OpAnswer: ...
+
+    async def cancel(self, op: OpId) -> OpAnswer: ...
+
+    async def available(self, deadline: float) -> None:
+        """Returns once calls can be made. Raises DriverLost after `deadline` seconds."""
+        ...
+
+
+async def attach(client: OperationsClient, args: AnyArgs, on_answer: Callable[[OpAnswer], None]) -> OpAnswer:
+    """Follow an operation to its end and return the last answer, `done` or not.
+
+    `on_answer` is called with every fresh answer, and only then, so that a heartbeat sent from it means
+    that the whole way to the conductor works. A lost host costs a wait for the next one and a join.
+    Being cancelled leaves the operation alone: only `cancel` ends one.
+    """
+    submitted = False
+    while True:
+        try:
+            if not submitted:
+                answer = await client.submit(args)
+                submitted = True
+            else:
+                answer = await client.poll(args.op, deadlines.POLL_WAIT)
+        except DriverLost:
+            await client.available(deadlines.HOST_START)
+            submitted = False
+            continue
+        on_answer(answer)
+        if answer.ended:
+            return answer
+        await asyncio.sleep(0)
