@@ -1,0 +1,1 @@
+"""What happens, and in what order. Deterministic: only `ratchet.spec` and temporalio are imported here."""
