@@ -1,0 +1,114 @@
+"""The store: what happened, in a database people can query."""
+
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
+
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from ratchet.spec import deadlines
+from ratchet.spec.control import RecordRequest, RegisterRun
+from ratchet.spec.state import RunPhase
+from ratchet.store import reads, writes
+from ratchet.store.engine import database_errors, for_writing, open_engine
+from ratchet.store.migrate import migrate
+from ratchet.store.records import (
+    CheckpointRecord,
+    EvaluationRecord,
+    EventRecord,
+    IncarnationRecord,
+    RunRecord,
+    StepRecord,
+)
+
+
+class Store:
+    """Lineage of every run. Safe to share between threads, and its database between processes.
+
+    Every method blocks, and raises Unavailable when the database is away, locked, full or damaged.
+    """
+
+    def __init__(self, url: str, *, busy_s: float = deadlines.STORE_BUSY) -> None:
+        """`url` is an SQLAlchemy URL; nothing is opened yet. `busy_s`: see deadlines.STORE_BUSY."""
+        self._engine = open_engine(url, busy_s)
+        self._writer = for_writing(self._engine)
+
+    def migrate(self) -> None:
+        """Make or upgrade the database; to be called once by whoever starts. See `migrate.migrate`."""
+        migrate(self._engine)
+
+    def close(self) -> None:
+        """Close every connection; the next call opens new ones."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _session(self, engine: Engine) -> Generator[Session, None, None]:
+        with database_errors(engine), Session(engine) as session, session.begin():
+            yield session
+
+    # --- writes
+
+    def register_run(self, request: RegisterRun, *, at: float, code: Mapping[str, str]) -> None:
+        """Write a run's row and open its incarnation; again: no effect. A newer incarnation reopens an ended
+        run. `at`: epoch seconds; `code`: versions of what runs it, kept as they were the first time.
+
+        Raises Conflict for another spec, another workflow, or an incarnation older than the newest.
+        """
+        with self._session(self._writer) as session:
+            writes.register_run(session, request, at, code)
+
+    def record(self, request: RecordRequest) -> None:
+        """Write the rows of a request, all or none; again: no effect. An incarnation opens with the first
+        thing recorded of it. The head (phase, step) follows the newest incarnation in the order of workflow
+        time, and a final phase stays until a newer incarnation opens.
+
+        Raises Conflict when a key is taken by a row that says something else, for an unknown run, and for an
+        incarnation that is new and yet older than the newest.
+        """
+        with self._session(self._writer) as session:
+            writes.record(session, request)
+
+    # --- reads
+
+    def get_run(self, run: str) -> RunRecord | None:
+        with self._session(self._engine) as session:
+            return reads.get_run(session, run)
+
+    def list_runs(
+        self, *, limit: int = 50, before: str | None = None, phases: Collection[RunPhase] = ()
+    ) -> list[RunRecord]:
+        """Newest first. `before`: the last run of the page before (Conflict if there is none);
+        `phases`: only runs in one of these; empty: all."""
+        with self._session(self._engine) as session:
+            return reads.list_runs(session, limit, before, phases)
+
+    def incarnations(self, run: str) -> list[IncarnationRecord]:
+        """By number."""
+        with self._session(self._engine) as session:
+            return reads.incarnations(session, run)
+
+    def steps(self, run: str, *, since: int = 0) -> list[StepRecord]:
+        """Steps after `since` of every incarnation, abandoned ones too, by (step, incarnation)."""
+        with self._session(self._engine) as session:
+            return reads.steps(session, run, since)
+
+    def steps_on_path(self, run: str, *, since: int = 0) -> list[StepRecord]:
+        """Steps after `since` that led to the head, in order: of each step the newest row that lies not
+        beyond the point where a later incarnation grew from."""
+        with self._session(self._engine) as session:
+            return reads.steps_on_path(session, run, since)
+
+    def checkpoints(self, run: str) -> list[CheckpointRecord]:
+        """By (incarnation, step): the last one is the newest."""
+        with self._session(self._engine) as session:
+            return reads.checkpoints(session, run)
+
+    def evaluations(self, run: str) -> list[EvaluationRecord]:
+        """By (incarnation, step)."""
+        with self._session(self._engine) as session:
+            return reads.evaluations(session, run)
+
+    def events(self, run: str | None = None, *, since: int = 0, limit: int = 1000) -> list[EventRecord]:
+        """Events with an id above `since`, in order; of all runs, if none is named."""
+        with self._session(self._engine) as session:
+            return reads.events(session, run, since, limit)

@@ -1,0 +1,197 @@
+"""What is written: append-only rows, each written once, and the head of a run, fenced.
+
+Every function runs inside one write transaction and locks the run's row first, so that the writes of a run
+happen one after the other. Rows of an old incarnation are taken (they tell what it did); the head never
+moves because of one.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+from sqlalchemy import inspect, select
+from sqlalchemy.orm import Session
+
+from ratchet.spec.control import (
+    CheckpointEntry,
+    EvaluationEntry,
+    EventEntry,
+    IncarnationEntry,
+    RecordRequest,
+    RegisterRun,
+    StateEntry,
+    StepEntry,
+)
+from ratchet.spec.faults import Conflict
+from ratchet.spec.run_spec import RunSpec
+from ratchet.spec.state import RunPhase
+from ratchet.store.models import Base, Checkpoint, Evaluation, Event, Incarnation, Run, Step
+from ratchet.store.rows import checkpoint_row, evaluation_row, event_row, step_row
+
+_NOT_CONTENT = frozenset({"id", "at", "restored_at", "committed_at", "evaluated_at"})
+"""Columns that say when or in which order a row came, not what it says."""
+
+
+def register_run(session: Session, request: RegisterRun, at: float, code: Mapping[str, str]) -> None:
+    """Write the run's row and open its incarnation; a newer incarnation reopens an ended run.
+
+    Raises Conflict for another spec, another workflow, or an incarnation older than the newest.
+    """
+    run = session.get(Run, request.run, with_for_update=True)
+    if run is None:
+        run = _first_row(request, at, code)
+        session.add(run)
+        _add_incarnation(session, run.id, request.incarnation, at)
+        return
+    if RunSpec.model_validate(run.spec) != request.spec:
+        raise Conflict(f"run {run.id} is registered with another spec: launch it under another id")
+    if request.incarnation > run.incarnation:
+        run.workflow_run_id = request.workflow_run_id
+    elif request.incarnation == run.incarnation and request.workflow_run_id != run.workflow_run_id:
+        raise Conflict(
+            f"incarnation {run.incarnation} of run {run.id} belongs to workflow execution "
+            f"{run.workflow_run_id}, not {request.workflow_run_id}: open a newer incarnation"
+        )
+    _open_incarnation(session, run, request.incarnation, at)
+
+
+def record(session: Session, request: RecordRequest) -> None:
+    """Write the rows of a request. Raises Conflict when a key is taken by a row that says something else,
+    for an unknown run, and for an incarnation that is new and yet older than the newest."""
+    run = session.get(Run, request.run, with_for_update=True)
+    if run is None:
+        raise Conflict(f"run {request.run} is not in the store: register it first")
+    incarnation = _open_incarnation(session, run, request.incarnation, request.at)
+    for entry in request.entries:
+        match entry:
+            case StateEntry():
+                _move_phase(run, request, entry)
+                _move_step(run, request, entry.step)
+            case IncarnationEntry():
+                _fill_restore(incarnation, request, entry)
+                _move_step(run, request, entry.receipt.version.step)
+            case StepEntry():
+                _write_once(session, step_row(request, entry))
+                _move_step(run, request, entry.step)
+            case CheckpointEntry():
+                _write_once(session, checkpoint_row(request, entry))
+            case EvaluationEntry():
+                _write_once(session, evaluation_row(request, entry))
+            case EventEntry():
+                _write_once(session, event_row(request, entry))
+    run.updated_at = max(run.updated_at, request.at)
+
+
+def _first_row(request: RegisterRun, at: float, code: Mapping[str, str]) -> Run:
+    spec = request.spec
+    return Run(
+        id=request.run,
+        recipe=spec.name,
+        spec=spec.model_dump(mode="json"),
+        spec_digest=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
+        seed=spec.seed,
+        max_num_steps=spec.grpo.max_num_steps,
+        code=dict[str, JsonValue](code),
+        created_at=at,
+        workflow_run_id=request.workflow_run_id,
+        incarnation=request.incarnation,
+        phase=RunPhase.STARTING,
+        phase_at=None,
+        step=0,
+        step_at=None,
+        fault=None,
+        updated_at=at,
+        ended_at=None,
+    )
+
+
+def _open_incarnation(session: Session, run: Run, number: int, at: float) -> Incarnation:
+    known = session.get(Incarnation, (run.id, number))
+    if known is not None:
+        return known
+    if number < run.incarnation:
+        raise Conflict(
+            f"incarnation {number} of run {run.id} cannot open after {run.incarnation}: they only rise"
+        )
+    run.incarnation = number
+    run.phase_at = run.step_at = None
+    run.updated_at = max(run.updated_at, at)
+    if run.phase.final:
+        run.phase, run.fault, run.ended_at = RunPhase.STARTING, None, None
+    return _add_incarnation(session, run.id, number, at)
+
+
+def _add_incarnation(session: Session, run: str, number: int, at: float) -> Incarnation:
+    row = Incarnation(
+        run=run,
+        number=number,
+        opened_at=at,
+        restored_at=None,
+        restored_step=None,
+        restored_digest=None,
+        from_checkpoint=None,
+        model_digest=None,
+        num_parameters=None,
+    )
+    session.flush()  # its run first: without relationships the ORM does not know the order
+    session.add(row)
+    session.flush()
+    return row
+
+
+def _fill_restore(row: Incarnation, request: RecordRequest, entry: IncarnationEntry) -> None:
+    receipt = entry.receipt
+    told = Incarnation(
+        run=row.run,
+        number=row.number,
+        opened_at=row.opened_at,
+        restored_at=request.at,
+        restored_step=receipt.version.step,
+        restored_digest=receipt.version.digest,
+        from_checkpoint=receipt.checkpoint,
+        model_digest=receipt.model_digest,
+        num_parameters=receipt.num_parameters,
+    )
+    if row.restored_at is not None:
+        _require_same(row, told, f"restore of run {row.run}, incarnation {row.number}")
+        return
+    for name in inspect(Incarnation).columns.keys():
+        setattr(row, name, getattr(told, name))
+
+
+def _move_phase(run: Run, request: RecordRequest, entry: StateEntry) -> None:
+    if request.incarnation != run.incarnation or run.phase.final or _before(request.at, run.phase_at):
+        return
+    run.phase = entry.phase
+    run.phase_at = request.at
+    run.fault = entry.fault.model_dump(mode="json") if entry.fault else None
+    run.ended_at = request.at if entry.phase.final else None
+
+
+def _move_step(run: Run, request: RecordRequest, step: int) -> None:
+    if request.incarnation == run.incarnation and not _before(request.at, run.step_at):
+        run.step = step
+        run.step_at = request.at
+
+
+def _before(at: float, latest: float | None) -> bool:
+    """Whether news of `at` comes late: records overlap and are retried, workflow time tells their order."""
+    return latest is not None and at < latest
+
+
+def _write_once(session: Session, row: Step | Checkpoint | Evaluation | Event) -> None:
+    third = ("key", row.key) if isinstance(row, Event) else ("step", row.step)
+    key = {"run": row.run, "incarnation": row.incarnation, third[0]: third[1]}
+    known = session.scalar(select(type(row)).filter_by(**key))
+    if known is None:
+        session.add(row)
+    else:
+        where = ", ".join(f"{name} {value}" for name, value in key.items())
+        _require_same(known, row, f"{type(row).__name__.lower()} of {where}")
+
+
+def _require_same(known: Base, told: Base, what: str) -> None:
+    columns = set(inspect(type(told)).columns.keys()) - _NOT_CONTENT
+    other = sorted(name for name in columns if getattr(known, name) != getattr(told, name))
+    if other:
+        raise Conflict(f"{what} is already recorded with another {', '.join(other)}")

@@ -1,0 +1,124 @@
+"""Control activities as a worker runs them: what they write, and how they fail."""
+
+import asyncio
+import dataclasses
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.control import ControlActivities
+from ratchet.spec import names
+from ratchet.spec.control import EventEntry, RecordRequest, RegisterRun, StateEntry
+from ratchet.spec.run_spec import EnvironmentSpec, GenerationSpec, GrpoSpec, PolicySpec, RunSpec
+from ratchet.spec.state import RunPhase
+from ratchet.store import Store
+
+REGISTER = RegisterRun(
+    run="r",
+    spec=RunSpec(
+        name="tiny-addition",
+        policy=PolicySpec(model="tiny"),
+        generation=GenerationSpec(max_new_tokens=5),
+        grpo=GrpoSpec(num_prompts_per_step=4, num_generations_per_prompt=8, max_num_steps=40),
+        environment=EnvironmentSpec(name="arithmetic"),
+    ),
+    workflow_run_id="wf-1",
+    incarnation=1,
+)
+
+
+def paused(key: str = "pause-1", message: str = "paused", run: str = "r") -> RecordRequest:
+    return RecordRequest(
+        run=run,
+        incarnation=1,
+        at=20.0,
+        entries=(
+            StateEntry(phase=RunPhase.PAUSED, step=3),
+            EventEntry(key=key, topic="update", message=message),
+        ),
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(file: Path) -> Iterator[Store]:
+    store = Store(f"sqlite:///{file}", busy_s=0.1)
+    store.migrate()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def control(store: Store) -> ControlActivities:
+    return ControlActivities(store)
+
+
+@pytest.fixture
+def env() -> ActivityEnvironment:
+    return ActivityEnvironment()
+
+
+def test_a_worker_finds_them_by_name(control):
+    found = {activity._Definition.must_from_callable(run).name for run in control.all()}
+    assert found == {names.REGISTER_RUN, names.RECORD}
+
+
+async def test_register_and_record_write_once_however_often_they_are_tried(control, store, env):
+    scheduled = datetime(2026, 3, 1, 12, 0, 0, 250_000, UTC)
+    env.info = dataclasses.replace(env.info, scheduled_time=scheduled)
+    for _ in range(2):
+        await env.run(control.register_run, REGISTER)
+        await env.run(control.record, paused())
+    run = store.get_run("r")
+    assert (run.phase, run.step, run.created_at) == (RunPhase.PAUSED, 3, scheduled.timestamp())
+    assert {"ratchet", "python", "temporalio"} <= set(run.code)
+    assert len(store.events("r")) == 1
+
+
+@pytest.mark.parametrize("request_", [paused(message="something else"), paused(run="nobody")])
+async def test_a_conflict_is_final(control, env, request_):
+    await env.run(control.register_run, REGISTER)
+    await env.run(control.record, paused())
+    with pytest.raises(ApplicationError) as caught:
+        await env.run(control.record, request_)
+    assert (caught.value.type, caught.value.non_retryable) == ("Conflict", True)
+    assert "\n" not in caught.value.message
+
+
+async def test_a_store_that_is_locked_is_to_be_tried_again(control, store, env, file):
+    await env.run(control.register_run, REGISTER)
+    holder = sqlite3.connect(file, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ApplicationError) as caught:
+        await env.run(control.record, paused())
+    assert (caught.value.type, caught.value.non_retryable) == ("Unavailable", False)
+    assert "locked" in caught.value.message
+    assert "\n" not in caught.value.message
+    holder.execute("ROLLBACK")
+    holder.close()
+    await env.run(control.record, paused())
+    assert store.get_run("r").phase is RunPhase.PAUSED
+
+
+async def test_a_locked_store_does_not_hold_up_the_loop(control, env, file):
+    await env.run(control.register_run, REGISTER)
+    holder = sqlite3.connect(file, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.create_task(env.run(control.record, paused()))
+    turns = 0
+    while not waiting.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert isinstance(waiting.exception(), ApplicationError)
+    assert turns > 10
+    holder.close()

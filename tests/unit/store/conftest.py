@@ -1,0 +1,179 @@
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ratchet.spec.control import (
+    AnyEntry,
+    CheckpointEntry,
+    EvaluationEntry,
+    EventEntry,
+    IncarnationEntry,
+    RecordRequest,
+    RegisterRun,
+    StateEntry,
+    StepEntry,
+)
+from ratchet.spec.faults import Fault
+from ratchet.spec.ids import WeightVersion
+from ratchet.spec.receipts import (
+    CheckpointReceipt,
+    EvaluateReceipt,
+    RefitReceipt,
+    RestoreReceipt,
+    RolloutReceipt,
+    TrainReceipt,
+)
+from ratchet.spec.run_spec import EnvironmentSpec, GenerationSpec, GrpoSpec, PolicySpec, RunSpec
+from ratchet.spec.state import RunPhase
+from ratchet.store import Store
+
+SPEC = RunSpec(
+    name="tiny-addition",
+    seed=7,
+    policy=PolicySpec(model="tiny"),
+    generation=GenerationSpec(max_new_tokens=5),
+    grpo=GrpoSpec(num_prompts_per_step=4, num_generations_per_prompt=8, max_num_steps=40),
+    environment=EnvironmentSpec(name="arithmetic"),
+)
+
+
+class Told:
+    """What a workflow would tell the store. `at` rises with every request, unless it is given."""
+
+    spec = SPEC
+
+    def __init__(self) -> None:
+        self._clock = itertools.count(1000)
+
+    def register(self, run: str = "r", incarnation: int = 1, execution: str = "wf-1") -> RegisterRun:
+        return RegisterRun(run=run, spec=SPEC, workflow_run_id=execution, incarnation=incarnation)
+
+    def record(
+        self, *entries: AnyEntry, run: str = "r", incarnation: int = 1, at: float | None = None
+    ) -> RecordRequest:
+        at = float(next(self._clock)) if at is None else at
+        return RecordRequest(run=run, incarnation=incarnation, at=at, entries=entries)
+
+    def state(self, phase: str, step: int = 0, fault: Fault | None = None) -> StateEntry:
+        return StateEntry(phase=RunPhase(phase), step=step, fault=fault)
+
+    def restore(self, step: int, incarnation: int = 1, checkpoint: str | None = None) -> IncarnationEntry:
+        return IncarnationEntry(
+            receipt=RestoreReceipt(
+                op="restore",
+                version=WeightVersion(incarnation=incarnation, step=step, digest=f"d{step}"),
+                checkpoint=checkpoint,
+                num_parameters=600_000,
+                model_digest="base",
+            )
+        )
+
+    def step(self, step: int, incarnation: int = 1, **metrics: float) -> StepEntry:
+        start, end = 4 * (step - 1), 4 * step
+        before = WeightVersion(incarnation=incarnation, step=step - 1, digest=f"{incarnation}-{step - 1}")
+        after = WeightVersion(incarnation=incarnation, step=step, digest=f"{incarnation}-{step}")
+        return StepEntry(
+            step=step,
+            started_at=100.0 * step,
+            finished_at=100.0 * step + 60.125,
+            rollout=RolloutReceipt(
+                op="rollout",
+                submits=2,
+                engine_s=1.5,
+                cursor_start=start,
+                cursor_end=end,
+                num_groups=4,
+                num_samples=32,
+                replayed_groups=1,
+                num_tokens=96,
+                reward_mean=0.5,
+                reward_std=0.25,
+                accuracy=0.375,
+                length_mean=3.0,
+                truncated_fraction=0.0,
+                samples_generated=32 * step,
+                version=before,
+            ),
+            train=TrainReceipt(
+                op="train",
+                engine_s=2.5,
+                version=after,
+                cursor_start=start,
+                cursor_end=end,
+                num_groups=4,
+                zero_advantage_groups=1,
+                num_tokens=96,
+                optimizer_steps=step,
+                metrics={"loss": 0.1, "grad_norm": 0.7, "learning_rate": 5e-6, "entropy": 1.25, **metrics},
+            ),
+            refit=RefitReceipt(
+                op="refit",
+                engine_s=0.5,
+                version=after,
+                mover="ipc",
+                num_tensors=12,
+                num_bytes=2_400_000,
+                wire_digest="wire",
+            ),
+        )
+
+    def checkpoint(self, step: int, digest: str = "sha") -> CheckpointEntry:
+        return CheckpointEntry(
+            step=step,
+            cursor=4 * step,
+            receipt=CheckpointReceipt(
+                op="commit",
+                submits=3,
+                version=WeightVersion(incarnation=1, step=step, digest=f"1-{step}"),
+                path=f"/artifacts/1-{step}",
+                digest=digest,
+                manifest_digest="manifest",
+                num_bytes=5_000_000_000,
+                num_files=3,
+                write_s=0.25,
+            ),
+        )
+
+    def evaluation(self, step: int, accuracy: float = 0.5) -> EvaluationEntry:
+        return EvaluationEntry(
+            step=step,
+            receipt=EvaluateReceipt(
+                op="evaluate",
+                version=WeightVersion(incarnation=1, step=step, digest=f"1-{step}"),
+                num_problems=128,
+                accuracy=accuracy,
+                reward_mean=accuracy,
+                length_mean=3.0,
+            ),
+        )
+
+    def event(self, key: str, message: str = "paused by ada") -> EventEntry:
+        return EventEntry(key=key, topic="update", message=message, data={"by": ["ada", 1]})
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'home' / 'store.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    """A migrated store in a file, without runs."""
+    store = Store(url, busy_s=0.1)
+    store.migrate()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def run(store: Store, told: Told) -> str:
+    """A registered run."""
+    store.register_run(told.register("r"), at=10.5, code={"ratchet": "0.1.0"})
+    return "r"

@@ -1,0 +1,107 @@
+"""The database itself: several processes, and one that is locked, full, read-only or damaged."""
+
+import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+import ratchet
+from ratchet.spec.faults import Unavailable
+from ratchet.store import Store
+
+ROOT = Path(ratchet.__file__).parents[1]
+
+RECORDER = """
+import sys
+from ratchet.spec.control import EventEntry, RecordRequest
+from ratchet.store import Store
+
+url, name, both = sys.argv[1:]
+store = Store(url)
+for n in range(40):
+    entries = [EventEntry(key=f"{who}-{n}", topic="test", message="hello") for who in (name, both)]
+    store.record(RecordRequest(run="r", incarnation=1, at=float(n), entries=tuple(entries)))
+"""
+
+
+def test_two_processes_record_at_once(store, run, url):
+    started = [
+        subprocess.Popen([sys.executable, "-c", RECORDER, url, name, "both"], cwd=ROOT) for name in ("a", "b")
+    ]
+    assert [process.wait(60) for process in started] == [0, 0]
+    keys = [e.key for e in store.events(run)]
+    assert len(keys) == len(set(keys)) == 120
+
+
+def test_threads_share_a_store(store, told, run, url):
+    shared = Store(url)
+    requests = [told.record(told.step(n)) for n in range(1, 41)] * 2
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(shared.record, requests))
+    shared.close()
+    assert [s.step for s in store.steps(run)] == list(range(1, 41))
+    assert store.get_run(run).step == 40
+
+
+def test_sqlite_is_set_up_for_several_processes(store, url):
+    with store._engine.connect() as connection:
+        settings = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    assert settings == {"journal_mode": "wal", "synchronous": 1, "foreign_keys": 1, "busy_timeout": 100}
+
+
+def test_a_locked_database_is_unavailable_within_its_deadline_while_reads_go_on(store, told, run, url):
+    holder = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match=r"store\.db: database is locked .*another process") as caught:
+        store.record(told.record(told.step(1)))
+    assert time.monotonic() - begun < 2.0
+    assert "\n" not in str(caught.value)
+    assert store.get_run(run) is not None
+    holder.execute("ROLLBACK")
+    holder.close()
+    store.record(told.record(told.step(1)))
+
+
+def test_a_read_only_database_is_unavailable(store, told, run, url):
+    read_only = Store(url.replace("sqlite:///", "sqlite:///file:") + "?mode=ro&uri=true")
+    assert read_only.get_run(run) == store.get_run(run)
+    with pytest.raises(Unavailable, match=r"readonly database .*writable"):
+        read_only.record(told.record(told.step(1)))
+    read_only.close()
+
+
+def test_a_full_disk_is_unavailable_and_records_nothing_by_halves(store, told, run):
+    def no_more_pages(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite takes the present size instead
+
+    event.listen(store._engine, "connect", no_more_pages)
+    store.close()
+    request = told.record(told.step(1), *[told.event(f"e{n}", "x" * 1000) for n in range(100)])
+    with pytest.raises(Unavailable, match=r"full .*disk space"):
+        store.record(request)
+    assert (store.steps(run), store.events(run)) == ([], [])
+    event.remove(store._engine, "connect", no_more_pages)
+    store.close()
+    store.record(request)
+    assert len(store.events(run)) == 100
+
+
+def test_a_file_that_is_no_database_is_unavailable(tmp_path):
+    (tmp_path / "store.db").write_bytes(b"not a database, by any means" * 100)
+    with pytest.raises(Unavailable, match=r"store\.db: file is not a database .*damaged"):
+        Store(f"sqlite:///{tmp_path / 'store.db'}").migrate()
+
+
+def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Unavailable, match="cannot be made"):
+        Store(f"sqlite:///{tmp_path / 'file' / 'store.db'}").migrate()
