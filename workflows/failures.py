@@ -4,6 +4,8 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 
 from ratchet.spec.faults import Fault, FaultKind
 
+_KINDS = {kind.value: kind for kind in FaultKind}
+
 
 def fault_of(error: BaseException) -> Fault:
     """The fault that an activity's failure carries; a timeout is named as one."""
@@ -25,4 +27,4 @@ def nobody_polls(error: ActivityError) -> bool:
 
 
 def _kind(name: str | None) -> FaultKind:
-    return FaultKind(name) if name in FaultKind else FaultKind.INTERNAL
+    return _KINDS.get(name or "", FaultKind.INTERNAL)

@@ -190,6 +190,8 @@ class Life:
         completed = state.step >= self.spec.grpo.max_num_steps
         if not completed:
             await self.enter(RunPhase.STOPPING)
+        if self._commit is not None:
+            await self._commit  # it may be the head's
         if state.last_checkpoint is None or state.last_checkpoint.version != state.head:
             await self.checkpoint(final=True)
         if completed and self.spec.evaluation.at_end:
@@ -202,13 +204,14 @@ class Life:
         await self.recorded()
 
     async def fail(self, fault: Fault) -> None:
-        """Say what ended the run, and take the session down if that is possible."""
+        """Say what ended the run, and take the session down, as far as either is possible."""
+        self._records = []  # one of them may be what failed
         await self.enter(RunPhase.FAILED, fault)
-        try:
-            await self._calls.close_session()
-        except ActivityError as error:
-            workflow.logger.warning("the session could not be closed: %s", fault_of(error).message)
-        await self.recorded()
+        for last_duty in (self._calls.close_session, self.recorded):
+            try:
+                await last_duty()
+            except ActivityError as error:
+                workflow.logger.warning("while ending a failed run: %s", fault_of(error).message)
 
     async def _continue_as_new(self) -> None:
         await self.recorded()

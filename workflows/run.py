@@ -24,7 +24,7 @@ class RunWorkflow:
         self._state = input.state
 
     @workflow.run
-    async def run(self, input: RunInput) -> RunResult:
+    async def run(self, input: RunInput) -> RunResult:  # noqa: ARG002 - __init__ took it
         try:
             await self._life.start()
             await synchronous(self._life)

@@ -23,7 +23,7 @@ Progress = Callable[[str], None]
 
 
 class TrainerHandle(Protocol):
-    """A trainer's service, called from far away. Errors arrive as RatchetErrors, a dead actor as ActorLost."""
+    """A trainer's service, called from far away. Raises RatchetErrors; ActorLost when the actor is dead."""
 
     async def prepare_model(self) -> str: ...
     async def restore(self, args: RestoreArgs, model_folder: str) -> AnyReceipt: ...
@@ -64,9 +64,9 @@ class GroupSummary(Protocol):
     @property
     def num_tokens(self) -> int: ...
     @property
-    def num_truncated(self) -> int: ...
+    def truncated(self) -> int: ...
     @property
-    def num_correct(self) -> int: ...
+    def correct(self) -> int: ...
 
 
 class EngineExecutor:
@@ -154,9 +154,9 @@ def _rollout_receipt(
         num_tokens=num_tokens,
         reward_mean=mean,
         reward_std=(sum((reward - mean) ** 2 for reward in rewards) / count) ** 0.5,
-        accuracy=sum(group.num_correct for group in groups) / count,
+        accuracy=sum(group.correct for group in groups) / count,
         length_mean=num_tokens / count,
-        truncated_fraction=sum(group.num_truncated for group in groups) / count,
+        truncated_fraction=sum(group.truncated for group in groups) / count,
         samples_generated=samples_generated,
         version=args.version,
     )

@@ -66,7 +66,7 @@ STOP_GRACE = 10.0
 """From SIGTERM to SIGKILL when the stack is taken down."""
 CHILD_SILENT = 10.0
 """A child that does not answer the supervisor for this long is killed and started again."""
-EXISTING_TEMPORAL = 10.0
+EXISTING_TEMPORAL = 5.0
 """For a server that somebody else runs to answer."""
 RAY_IDENTITY = 10.0
 """For a Ray cluster to say who it is (a Python that imports Ray included)."""
@@ -74,6 +74,8 @@ GCS_BACK = 10.0
 """For a re-executed GCS to listen; Ray's processes give it up after 15 s."""
 PROCESSES_GONE = 15.0
 """For processes to end after SIGKILL."""
+STACK_READY = 180.0
+"""From `ratchet up --detach` to everything being up."""
 STOP_STACK = 60.0
 """For a supervisor to take everything down after SIGTERM; then it is killed with the rest."""
 

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from pydantic import ValidationError
@@ -64,21 +64,24 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.1, except that `1e-5` is a number (as in YAML 1.2) and a date is plain text."""
 
 
+_TIMESTAMP, _FLOAT = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:float"
+_EXPONENT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+# By the first character of a scalar. YAML 1.1's own patterns come first.
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    first: [
+        *((tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP),
+        *([(_FLOAT, _EXPONENT)] if first in "-+.0123456789" else []),
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
 
 
 def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], list[SpecProblem]]:
     """The document, and the duplicate keys in it (of which YAML would silently keep the last)."""
     try:
-        loader = _Loader(text)
+        loader: Any = _Loader(text)
         node = loader.get_single_node()
-        document = loader.construct_document(node) if node is not None else None
+        document: Any = loader.construct_document(node) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
@@ -88,8 +91,10 @@ def _parse_yaml(text: str, source: str) -> tuple[dict[str, Any], list[SpecProble
     except yaml.YAMLError as error:
         raise InvalidSpec([SpecProblem(key=source, found=f"not YAML: {first_line(str(error))}")]) from None
     if not isinstance(document, dict):
-        raise InvalidSpec([SpecProblem(key=source, found=written(document), allowed=keys_of(()))])
-    return document, list(_duplicates(node, (), source, set()))
+        raise InvalidSpec(
+            [SpecProblem(key=source, found=written(cast(object, document)), allowed=keys_of(()))]
+        )
+    return cast(dict[str, Any], document), list(_duplicates(node, (), source, set()))
 
 
 def _duplicates(
@@ -121,15 +126,16 @@ def _apply(document: dict[str, Any], override: str) -> list[SpecProblem]:
     if not separator or not all(parts):
         return [SpecProblem(key=f"--set {override}", found="no key=value", allowed="a.b=c, like seed=7")]
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value: Any = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         return [SpecProblem(key=dotted, found=repr(text), allowed="a YAML value", hint="quote it")]
-    section: Any = document
+    section = document
     for depth, part in enumerate(parts[:-1], 1):
-        section = section.setdefault(part, {})
-        if not isinstance(section, dict):
+        inner: Any = section.setdefault(part, {})
+        if not isinstance(inner, dict):
             parent = ".".join(parts[:depth])
-            return [SpecProblem(key=dotted, found=f"{parent} is {written(section)}, not a section")]
+            return [SpecProblem(key=dotted, found=f"{parent} is {written(inner)}, not a section")]
+        section = cast(dict[str, Any], inner)
     section[parts[-1]] = value
     return []
 

@@ -4,7 +4,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -131,13 +131,13 @@ def _schema_at(loc: Sequence[int | str]) -> Mapping[str, Any]:
     """The schema of the field at `loc`, or of the nearest field around it."""
     schema: Mapping[str, Any] = _schema()
     for part in loc:
-        inner = schema.get("properties", {}).get(part)
+        inner: Any = schema.get("properties", {}).get(part)
         if inner is None and isinstance(part, int):
             prefix = schema.get("prefixItems", [])
             inner = prefix[part] if part < len(prefix) else schema.get("items")
-        if not isinstance(inner, Mapping):
+        if not isinstance(inner, Mapping):  # `items: true`, or no such key
             return schema
-        schema = _resolve(inner)
+        schema = _resolve(cast(Mapping[str, Any], inner))
     return schema
 
 

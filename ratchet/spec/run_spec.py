@@ -4,6 +4,7 @@ Every model is frozen and forbids unknown keys, so that a misspelt key fails at 
 silently keeps a default. The docstring under a field is its reference documentation.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -14,7 +15,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class OptimizerSpec(_Section):
@@ -176,22 +177,28 @@ class RunSpec(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        batch = self.policy.train_global_batch_size
-        if batch is not None and batch != self.samples_per_step:
-            raise ValueError(
-                f"policy.train_global_batch_size is {batch}, but grpo.num_prompts_per_step x "
-                f"grpo.num_generations_per_prompt is {self.grpo.num_prompts_per_step} x "
-                f"{self.grpo.num_generations_per_prompt} = {self.samples_per_step}: set it to "
-                f"{self.samples_per_step}, or leave it out"
-            )
-        if self.policy.train_micro_batch_size > self.samples_per_step:
-            raise ValueError(
-                f"policy.train_micro_batch_size is {self.policy.train_micro_batch_size}, more than the "
-                f"{self.samples_per_step} samples of a step: set it to {self.samples_per_step} or less"
-            )
-        if self.generation.max_new_tokens >= self.policy.max_total_sequence_length:
-            raise ValueError(
-                f"generation.max_new_tokens is {self.generation.max_new_tokens}, which leaves no room for a "
-                f"prompt in policy.max_total_sequence_length ({self.policy.max_total_sequence_length})"
-            )
+        if contradictions := "\n".join(self._contradictions()):
+            raise ValueError(contradictions)
         return self
+
+    def _contradictions(self) -> Iterator[str]:
+        """One line for each pair of keys that cannot both hold, with the fix."""
+        prompts, generations = self.grpo.num_prompts_per_step, self.grpo.num_generations_per_prompt
+        samples, batch = self.samples_per_step, self.policy.train_global_batch_size
+        if batch is not None and batch != samples:
+            yield (
+                f"policy.train_global_batch_size is {batch}, but grpo.num_prompts_per_step x "
+                f"grpo.num_generations_per_prompt is {prompts} x {generations} = {samples}: "
+                f"set it to {samples}, or leave it out"
+            )
+        if self.policy.train_micro_batch_size > samples:
+            yield (
+                f"policy.train_micro_batch_size is {self.policy.train_micro_batch_size}, more than the "
+                f"{samples} samples of a step: set it to {samples} or less"
+            )
+        longest = self.policy.max_total_sequence_length
+        if self.generation.max_new_tokens >= longest:
+            yield (
+                f"generation.max_new_tokens is {self.generation.max_new_tokens}, which leaves no room for a "
+                f"prompt in policy.max_total_sequence_length ({longest}): lower the one, or raise the other"
+            )

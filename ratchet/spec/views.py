@@ -77,7 +77,7 @@ class StepView(_View):
     """Engine seconds of generation and scoring."""
     train_s: float = Field(examples=[1.1])
     refit_s: float = Field(examples=[0.1])
-    metrics: dict[str, float | None] = Field(examples=[{"loss": 0.01, "grad_norm": 0.4, "logprob_error": 1e-6}])
+    metrics: dict[str, float] = Field(examples=[{"loss": 0.01, "grad_norm": 0.4, "logprob_error": 1e-6}])
     """The trainer's: loss, grad_norm, learning_rate, kl, ratio_mean, clip_fraction, logprob_error, …"""
 
     @property

@@ -30,6 +30,8 @@ from ratchet.store.rows import checkpoint_row, evaluation_row, event_row, step_r
 
 _NOT_CONTENT = frozenset({"id", "at", "restored_at", "committed_at", "evaluated_at"})
 """Columns that say when or in which order a row came, not what it says."""
+_COUNTS = ("submits", "starts")
+"""Neither do these: an operation that is joined again, after a reset say, has been asked for once more."""
 
 
 def register_run(session: Session, request: RegisterRun, at: float, code: Mapping[str, str]) -> None:
@@ -191,7 +193,9 @@ def _write_once(session: Session, row: Step | Checkpoint | Evaluation | Event) -
 
 
 def _require_same(known: Base, told: Base, what: str) -> None:
-    columns = set(inspect(type(told)).columns.keys()) - _NOT_CONTENT
+    columns = {
+        name for name in set(inspect(type(told)).columns.keys()) - _NOT_CONTENT if not name.endswith(_COUNTS)
+    }
     other = sorted(name for name in columns if getattr(known, name) != getattr(told, name))
     if other:
         raise Conflict(f"{what} is already recorded with another {', '.join(other)}")

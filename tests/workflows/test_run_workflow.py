@@ -66,7 +66,8 @@ async def test_a_run_trains_every_step_once_and_writes_it_down(stack: ScriptedSt
         + [f"1/{step}/{kind}" for step in (2, 3) for kind in ("snapshot", "commit_checkpoint")]
     )
     steps = stack.store.steps(run)
-    assert [(row.step, row.cursor_start, row.cursor_end) for row in steps] == [(1, 0, 2), (2, 2, 4), (3, 4, 6)]
+    assert [(row.step, row.cursor_start) for row in steps] == [(1, 0), (2, 2), (3, 4)]
+    assert steps[-1].cursor_end == 6
     assert [row.step for row in stack.store.checkpoints(run)] == [2, 3]
     assert [row.step for row in stack.store.evaluations(run)] == [0, 3]
     row = stack.store.get_run(run)

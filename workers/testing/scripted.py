@@ -64,7 +64,7 @@ class Script:
     began: defaultdict[Moment, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
     """Set when an operation begins."""
     carried_out: list[str] = field(default_factory=list)
-    """Every operation that had its effect, in order; an operation stands in it once, or something is wrong."""
+    """Every operation that had its effect, in order; one that stands in it twice is a defect."""
 
     def hold(self, kind: OpKind, step: int) -> asyncio.Event:
         return self.holds.setdefault((kind, step), asyncio.Event())

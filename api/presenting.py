@@ -1,0 +1,114 @@
+"""Runs as views: what the store has on record, corrected by what their workflows say right now."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from starlette.concurrency import run_in_threadpool
+
+from api.services import Services
+from ratchet.spec.faults import Fault, RatchetError
+from ratchet.spec.state import RunPhase, RunStatus
+from ratchet.spec.views import CheckpointView, EvaluationView, RunLinks, RunSummary, RunView, StepView
+from ratchet.store import CheckpointRecord, EvaluationRecord, RunRecord, StepRecord
+
+
+async def present(services: Services, record: RunRecord, status: RunStatus | None = None) -> RunView:
+    """Everything about a run. `status`: what its workflow just said, if it was asked already."""
+    fault = record.fault
+    if not record.phase.final and status is None:
+        status = await services.workflows.status(record.id)
+        if status is None:
+            fault = await _failure(services, record)
+    return await run_in_threadpool(_assemble, services, record, status, fault)
+
+
+async def summarize(services: Services, records: Sequence[RunRecord]) -> list[RunSummary]:
+    """Runs for a list. A workflow that broke without a last word is shown as what it is: failed."""
+    faults = await asyncio.gather(*(_failure(services, record) for record in records))
+    return [_summary(services, record, None, fault) for record, fault in zip(records, faults, strict=True)]
+
+
+def present_step(record: StepRecord) -> StepView:
+    return StepView(
+        step=record.step,
+        incarnation=record.incarnation,
+        version=f"{record.incarnation}.{record.step}.{record.version_digest[:8]}",
+        started_at=_time(record.started_at),
+        finished_at=_time(record.finished_at),
+        reward_mean=record.reward_mean,
+        accuracy=record.accuracy,
+        length_mean=record.length_mean,
+        num_tokens=record.num_tokens,
+        num_groups=record.num_groups,
+        zero_advantage_groups=record.zero_advantage_groups,
+        rollout_s=record.rollout_engine_s,
+        train_s=record.train_engine_s,
+        refit_s=record.refit_engine_s,
+        metrics=record.metrics,
+    )
+
+
+async def _failure(services: Services, record: RunRecord) -> Fault | None:
+    """Why a run failed, also when only Temporal knows (terminated, timed out, its record never written)."""
+    if record.phase.final:
+        return record.fault
+    try:
+        return await services.workflows.failure(record.id)
+    except RatchetError:
+        return None  # nobody to ask: the record stands
+
+
+def _assemble(
+    services: Services, record: RunRecord, status: RunStatus | None, fault: Fault | None
+) -> RunView:
+    store = services.store
+    steps = store.steps_on_path(record.id, since=max(record.step - 1, 0))
+    checkpoints = store.checkpoints(record.id)
+    # An evaluation that a restored run repeated counts once: the newest.
+    evaluations = {seen.step: seen for seen in store.evaluations(record.id)}
+    return RunView(
+        **dict(_summary(services, record, status, fault)),
+        spec=record.spec,
+        last_step=present_step(steps[-1]) if steps else None,
+        evaluations=[_evaluation(evaluations[step]) for step in sorted(evaluations)],
+        last_checkpoint=_checkpoint(checkpoints[-1]) if checkpoints else None,
+        live=status is not None,
+        doing=status.doing if status else [],
+        stop_requested=status.stop_requested if status else False,
+    )
+
+
+def _summary(
+    services: Services, record: RunRecord, status: RunStatus | None, fault: Fault | None
+) -> RunSummary:
+    phase = status.phase if status else record.phase
+    return RunSummary(
+        id=record.id,
+        name=record.recipe,
+        phase=RunPhase.FAILED if fault else phase,
+        step=status.step if status else record.step,
+        max_num_steps=record.max_num_steps,
+        incarnation=status.incarnation if status else record.incarnation,
+        created_at=_time(record.created_at),
+        updated_at=_time(record.updated_at),
+        ended_at=_time(record.ended_at) if record.ended_at else None,
+        fault=fault,
+        links=RunLinks(
+            self=f"/v1/runs/{record.id}",
+            steps=f"/v1/runs/{record.id}/steps",
+            temporal=services.workflows.link(record.id),
+        ),
+    )
+
+
+def _evaluation(record: EvaluationRecord) -> EvaluationView:
+    return EvaluationView.model_validate(record, from_attributes=True)
+
+
+def _checkpoint(record: CheckpointRecord) -> CheckpointView:
+    return CheckpointView.model_validate(record, from_attributes=True)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,103 @@
+"""Errors as RFC 9457 problems (application/problem+json): a type, one line with the fix, the parts."""
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from ratchet.spec.faults import Conflict, RatchetError, SpecError, Unavailable
+from ratchet.spec.problems import InvalidSpec, SpecProblem
+from ratchet.spec.views import Problem, ProblemItem
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 2
+"""What is away is usually back within seconds: the supervisor restarts it."""
+
+
+class RunNotFound(RatchetError):
+    """No run has this id."""
+
+
+class BadRequest(RatchetError):
+    """A request that cannot be meant as it is."""
+
+
+_KNOWN: tuple[tuple[type[RatchetError], HTTPStatus, str, str], ...] = (
+    (RunNotFound, HTTPStatus.NOT_FOUND, "run-not-found", "There is no such run"),
+    (BadRequest, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", "The request is not valid"),
+    (SpecError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-spec", "The run spec cannot be run"),
+    (Conflict, HTTPStatus.CONFLICT, "conflict", "The run is not in a state for this"),
+    (Unavailable, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "Something the API needs does not answer"),
+    (RatchetError, HTTPStatus.INTERNAL_SERVER_ERROR, "run-failed", "The run failed"),
+)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error as a problem."""
+
+    @app.exception_handler(RatchetError)
+    def _ratchet(request: Request, error: RatchetError) -> JSONResponse:
+        _, status, slug, title = next(known for known in _KNOWN if isinstance(error, known[0]))
+        items = [_item(problem) for problem in error.problems] if isinstance(error, InvalidSpec) else []
+        return _answer(request, status, slug, title, str(error), items)
+
+    @app.exception_handler(RequestValidationError)
+    def _request(request: Request, error: RequestValidationError) -> JSONResponse:
+        items = [
+            ProblemItem(
+                key=".".join(str(part) for part in details["loc"][1:]) or "body",
+                found=details["msg"],
+                pointer=_pointer(details["loc"][1:]),
+                detail=f"{'.'.join(str(part) for part in details['loc'])}: {details['msg']}",
+            )
+            for details in error.errors()
+        ]
+        detail = "; ".join(item.detail for item in items)
+        status = HTTPStatus.UNPROCESSABLE_ENTITY
+        return _answer(request, status, "invalid-request", "The request is not valid", detail, items)
+
+    @app.exception_handler(HTTPException)
+    def _http(request: Request, error: HTTPException) -> JSONResponse:
+        status = HTTPStatus(error.status_code)
+        return _answer(request, status, "http", status.phrase, f"{request.url.path}: {error.detail}")
+
+    @app.exception_handler(Exception)
+    def _defect(request: Request, error: Exception) -> JSONResponse:
+        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        detail = f"a defect in the API ({type(error).__name__}): its log has the details, `ratchet logs api`"
+        return _answer(request, HTTPStatus.INTERNAL_SERVER_ERROR, "defect", "The API failed", detail)
+
+
+def _answer(
+    request: Request,
+    status: HTTPStatus,
+    slug: str,
+    title: str,
+    detail: str,
+    errors: Sequence[ProblemItem] = (),
+) -> JSONResponse:
+    problem = Problem(
+        type=f"urn:ratchet:problem:{slug}",
+        title=title,
+        status=status,
+        detail=detail,
+        instance=request.url.path,
+        errors=list(errors),
+    )
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status is HTTPStatus.SERVICE_UNAVAILABLE else None
+    return JSONResponse(problem.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _item(problem: SpecProblem) -> ProblemItem:
+    pointer = _pointer(["spec", *problem.key.split(".")])
+    return ProblemItem(**problem.model_dump(), pointer=pointer, detail=str(problem))
+
+
+def _pointer(parts: Sequence[str | int]) -> str:
+    return "#" + "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)

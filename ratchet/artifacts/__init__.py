@@ -1,0 +1,1 @@
+"""Where bytes that must last live. No torch: manifests are read by control processes too."""

@@ -1,0 +1,196 @@
+"""Checkpoint manifests. A checkpoint is committed once its manifest exists, and never before."""
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ratchet.artifacts.durable import sha256_file, storage_faults, write_atomic
+from ratchet.artifacts.store import ArtifactStore
+from ratchet.spec.faults import StorageFault
+from ratchet.spec.ids import WeightVersion
+
+MANIFEST_NAME = "manifest.json"
+SCHEMA_VERSION = 1
+
+_log = logging.getLogger(__name__)
+
+
+class ManifestMissing(StorageFault):
+    """No manifest: nothing was ever committed there."""
+
+
+class ManifestDamaged(StorageFault):
+    """There is a manifest, but it is not what was written."""
+
+
+class ManifestForeign(StorageFault):
+    """An intact manifest that is none of ours: of another run, or of a newer Ratchet."""
+
+
+class FileEntry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    """Relative to the checkpoint folder, POSIX."""
+    size: int
+    """Bytes."""
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """What a checkpoint is and consists of; unique per (run, incarnation, step)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    run: str
+    incarnation: int
+    """The incarnation that wrote it."""
+    step: int
+    cursor: int
+    """Next undrawn cursor position."""
+    version: WeightVersion
+    state_digest: str
+    """sha256 over the sorted (name, dtype, shape, bytes) of the state: no paths, times or ids."""
+    base_model: str
+    """Digest of the base model the run grew from."""
+    spec_digest: str
+    created_at: float
+    """Seconds since the epoch."""
+    files: tuple[FileEntry, ...]
+    """Every file of the checkpoint but the manifest itself, by path."""
+
+    @property
+    def key(self) -> str:
+        """Its folder in the artifact store."""
+        return checkpoint_key(self.run, self.incarnation, self.step)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+
+def checkpoints_key(run: str) -> str:
+    """Where the checkpoints of a run live in the artifact store."""
+    return f"runs/{run}/checkpoints"
+
+
+def checkpoint_key(run: str, incarnation: int, step: int) -> str:
+    return f"{checkpoints_key(run)}/{incarnation}-{step}"
+
+
+def commit_manifest(folder: Path, manifest: Manifest) -> str:
+    """Write `folder/manifest.json` atomically: from here on the checkpoint counts.
+
+    The digest of the manifest goes in beside it, so that one flipped bit in, say, the cursor is seen.
+    Returns that digest. Raises OSError.
+    """
+    digest = manifest.digest
+    content = {"sha256": digest, "manifest": manifest.model_dump(mode="json")}
+    write_atomic(folder / MANIFEST_NAME, json.dumps(content, indent=1).encode())
+    return digest
+
+
+def read_manifest(folder: Path, run: str | None = None) -> Manifest:
+    """The manifest of the checkpoint in `folder`, of run `run` if one is given.
+
+    Raises ManifestMissing, ManifestDamaged or ManifestForeign; StorageFault if it cannot be read.
+    """
+    path = folder / MANIFEST_NAME
+    with storage_faults(path, "read"):
+        if folder.exists() and not folder.is_dir():
+            raise ManifestDamaged(f"{folder} is a file where a checkpoint folder should be; move it away")
+        if not path.exists():
+            raise ManifestMissing(f"no {MANIFEST_NAME} in {folder}: no checkpoint was committed there")
+        text = path.read_bytes()
+    manifest = _parse(text, path)
+    if run is not None and manifest.run != run:
+        raise ManifestForeign(f"{path} belongs to run {manifest.run}, not to {run}; move it back there")
+    return manifest
+
+
+def _parse(text: bytes, path: Path) -> Manifest:
+    fix = "use an older checkpoint"
+    if not text:
+        raise ManifestDamaged(f"{path} is empty; {fix}")
+    try:
+        content = json.loads(text)
+        schema = content["manifest"]["schema_version"]
+        if isinstance(schema, int) and schema > SCHEMA_VERSION:
+            raise ManifestForeign(
+                f"{path} has schema version {schema} and this Ratchet reads {SCHEMA_VERSION}; upgrade Ratchet"
+            )
+        manifest = Manifest.model_validate(content["manifest"])
+        intact = content["sha256"] == manifest.digest
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ManifestDamaged(f"{path} is damaged at {where}: {first['msg'].lower()}; {fix}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestDamaged(f"{path} is damaged: it is not the JSON of a manifest; {fix}") from error
+    if not intact:
+        raise ManifestDamaged(f"{path} is damaged: its contents do not have its own sha256; {fix}")
+    return manifest
+
+
+def verify_files(folder: Path, manifest: Manifest) -> list[str]:
+    """One line per missing or damaged file of the checkpoint; reads every byte. Intact: []."""
+    problems = [_problem(folder / file.path, file) for file in manifest.files]
+    return [problem for problem in problems if problem]
+
+
+def _problem(path: Path, file: FileEntry) -> str | None:
+    try:
+        if not path.is_file():
+            return f"{path} is missing"
+        size = path.stat().st_size
+        if size != file.size:
+            return f"{path} has {size} bytes and should have {file.size}"
+        if sha256_file(path) != file.sha256:
+            return f"{path} is damaged: its sha256 is not the manifest's"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return None
+
+
+def list_manifests(store: ArtifactStore, run: str) -> tuple[list[Manifest], list[str]]:
+    """The committed checkpoints of a run, highest (incarnation, step) first, and what is wrong with the
+    others, one line each. Files are not verified."""
+    manifests: list[Manifest] = []
+    problems: list[str] = []
+    for name in store.list(checkpoints_key(run)):
+        folder = store.local_folder(f"{checkpoints_key(run)}/{name}")
+        try:
+            manifest = read_manifest(folder, run)
+        except StorageFault as fault:
+            problems.append(str(fault))
+            continue
+        if name == f"{manifest.incarnation}-{manifest.step}":
+            manifests.append(manifest)
+        else:
+            problems.append(f"{folder} holds checkpoint {manifest.incarnation}-{manifest.step}; rename it")
+    manifests.sort(key=lambda manifest: (manifest.incarnation, manifest.step), reverse=True)
+    return manifests, problems
+
+
+def newest_manifest(store: ArtifactStore, run: str) -> tuple[Manifest | None, list[str]]:
+    """The committed and intact checkpoint with the highest (incarnation, step), and one line for every
+    one that was passed over, which is logged as a warning too. Reads every byte of what it looks at."""
+    manifests, problems = list_manifests(store, run)
+    newest = None
+    for manifest in manifests:
+        damage = verify_files(store.local_folder(manifest.key), manifest)
+        if not damage:
+            newest = manifest
+            break
+        problems += damage
+    for problem in problems:
+        _log.warning("checkpoint passed over: %s", problem)
+    return newest, problems

@@ -1,0 +1,1 @@
+"""Checkpoints: a snapshot is written, digested, and committed by its manifest."""

@@ -1,0 +1,1 @@
+"""The `ratchet` command: a client of the API. Only `ratchet up` and its kin run something here."""

@@ -1,0 +1,1 @@
+"""The data plane: finished groups on their way from rollout to training."""

@@ -1,0 +1,66 @@
+"""From `environment.name` to an environment."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from ratchet.environments.arithmetic import ArithmeticEnvironment
+from ratchet.environments.gym import GymEnvironment
+from ratchet.environments.options import SECTION, nearest
+from ratchet.environments.protocol import Environment
+from ratchet.spec.faults import RatchetError
+from ratchet.spec.problems import InvalidSpec, SpecProblem, written
+from ratchet.spec.run_spec import EnvironmentSpec
+
+ARITHMETIC = "arithmetic"
+REASONING_GYM = "reasoning-gym"
+
+
+def create_environment(spec: EnvironmentSpec, seed: int) -> Environment:
+    """Build the environment a spec names. Raises SpecError naming the key, with the nearest known name."""
+    head, _, tail = spec.name.partition(":")
+    if spec.name == ARITHMETIC:
+        return ArithmeticEnvironment(spec.options, seed)
+    if head == REASONING_GYM and tail:
+        return GymEnvironment(tail, spec.options, seed)
+    factory = _load(spec.name, head, tail)
+    try:
+        return factory(spec.options, seed)
+    except RatchetError:
+        raise
+    except Exception as error:
+        found = f"{written(spec.options)}, which {spec.name} refuses"
+        raise _refusal(SECTION, found, f"{type(error).__name__}: {error}") from error
+
+
+def check_environment(spec: EnvironmentSpec, seed: int, num_heldout: int) -> None:
+    """Make a training problem and the last of `num_heldout` held-out ones, so that it is the launch that
+    fails, not the run. Raises SpecError, or DataFault if a problem cannot be made."""
+    environment = create_environment(spec, seed)
+    environment.train_problem(0)
+    if num_heldout:
+        environment.heldout_problem(num_heldout - 1)
+
+
+def _load(name: str, module: str, attribute: str) -> Callable[..., Any]:
+    """The class that `module:Class` names."""
+    if not (module and attribute):
+        allowed = f"{ARITHMETIC}, {REASONING_GYM}:<task>, or module:Class of your own"
+        hint = nearest(module, [ARITHMETIC, REASONING_GYM])
+        raise InvalidSpec(
+            [SpecProblem(key="environment.name", found=written(name), allowed=allowed, hint=hint)]
+        )
+    try:
+        loaded = importlib.import_module(module)
+    except Exception as error:
+        found = f"{written(name)}, but importing {module} fails with {type(error).__name__}: {error}"
+        raise _refusal("environment.name", found, "put it on the PYTHONPATH of the stack") from error
+    factory = getattr(loaded, attribute, None)
+    if not callable(factory):
+        found = f"{written(name)}, but {module} has no class {attribute}"
+        raise _refusal("environment.name", found, nearest(attribute, dir(loaded)))
+    return factory
+
+
+def _refusal(key: str, found: str, hint: str) -> InvalidSpec:
+    return InvalidSpec([SpecProblem(key=key, found=found, hint=hint)])

@@ -1,0 +1,1 @@
+"""Generators: one protocol, a registry of backends."""

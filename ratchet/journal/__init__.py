@@ -1,0 +1,1 @@
+"""The rollout journal: what was generated, durable before it counts as finished."""

@@ -1,0 +1,1 @@
+"""Base models: where their files come from, and what their tensors are called."""

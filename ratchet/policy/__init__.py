@@ -1,0 +1,1 @@
+"""Policy trainers: one protocol, a registry of backends."""

@@ -1,0 +1,205 @@
+"""The trainer's side of a session: each method carries out one operation, once, and keeps its receipt."""
+
+import hashlib
+import time
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from ratchet.artifacts.manifest import checkpoint_key, read_manifest
+from ratchet.artifacts.store import LocalArtifactStore
+from ratchet.checkpoints.loader import load_checkpoint
+from ratchet.checkpoints.writer import write_checkpoint
+from ratchet.data_plane.protocol import DataPlane
+from ratchet.models.prepare import prepare_model
+from ratchet.policy.registry import create_trainer
+from ratchet.refit.ipc import ShmSender
+from ratchet.refit.manifest import RefitManifest
+from ratchet.rollouts.partition import TRAIN_PARTITION, TRAIN_TASK, register
+from ratchet.sessions.failpoints import failpoint
+from ratchet.sessions.receipt_book import ReceiptBook
+from ratchet.spec.faults import ActorLost
+from ratchet.spec.home import Home
+from ratchet.spec.ids import WeightVersion
+from ratchet.spec.operations import CommitArgs, RefitArgs, RestoreArgs, SnapshotArgs, TrainArgs
+from ratchet.spec.receipts import CheckpointReceipt, RestoreReceipt, SnapshotReceipt, TrainReceipt
+from ratchet.spec.run_spec import RunSpec
+
+State = dict[str, object]
+
+
+class TrainerService:
+    """Engine calls come one at a time; `commit_checkpoint` and `receipts` may run beside them."""
+
+    def __init__(
+        self, spec: RunSpec, run: str, home: Home, data_plane: DataPlane, consumer: str, threads: int
+    ) -> None:
+        torch.set_num_threads(threads)
+        self._spec = spec
+        self._run = run
+        self._home = home
+        self._artifacts = LocalArtifactStore(home.artifacts)
+        self._data_plane = data_plane
+        self._consumer = consumer
+        self._trainer = create_trainer(spec)
+        self._sender = ShmSender(f"{home.tag}-{consumer}")
+        self._book = ReceiptBook()
+        self._position: WeightVersion | None = None
+        self._base_digest = ""
+        self._optimizer_steps = 0
+        self._snapshots: dict[WeightVersion, State] = {}
+        register(data_plane)
+
+    def receipts(self) -> list[tuple[str, str, dict[str, object]]]:
+        """What was carried out here, for a conductor that has to read its log again."""
+        return self._book.entries()
+
+    def prepare_model(self) -> str:
+        """Folder of the base model, built or converted now if it never was."""
+        return str(prepare_model(self._spec.policy.model, self._home))
+
+    def restore(self, args: RestoreArgs, model_folder: str) -> RestoreReceipt:
+        """Load the base model, and over it the checkpoint if one is named."""
+
+        def effect() -> RestoreReceipt:
+            started = time.monotonic()
+            loaded = self._trainer.open(Path(model_folder))
+            self._base_digest = loaded.model_digest
+            self._snapshots.clear()
+            digest = loaded.model_digest
+            if args.checkpoint is not None:
+                folder = Path(args.checkpoint)
+                self._trainer.load_state(load_checkpoint(folder, self._trainer.state_template(), self._run))
+                digest = self._trainer.digest()
+                self._check_restored(folder, digest)
+            self._position = WeightVersion(incarnation=args.op.incarnation, step=args.op.step, digest=digest)
+            return RestoreReceipt(
+                op=str(args.op),
+                engine_s=time.monotonic() - started,
+                version=self._position,
+                checkpoint=args.checkpoint,
+                num_parameters=loaded.num_parameters,
+                model_digest=loaded.model_digest,
+            )
+
+        return self._book.once(args, effect)
+
+    def train_step(self, args: TrainArgs) -> TrainReceipt:
+        """Lease the step's groups, update, and acknowledge them after the update."""
+
+        def effect() -> TrainReceipt:
+            self._require(args.version)
+            keys = range(args.cursor_start, args.cursor_end)
+            groups = self._data_plane.lease(TRAIN_PARTITION, TRAIN_TASK, self._consumer, keys)
+            failpoint("train_step.leased")
+            started = time.monotonic()
+            result = self._trainer.train(args.op.step, groups)
+            digest = self._trainer.digest()
+            self._optimizer_steps += 1
+            self._position = WeightVersion(incarnation=args.op.incarnation, step=args.op.step, digest=digest)
+            return TrainReceipt(
+                op=str(args.op),
+                engine_s=time.monotonic() - started,
+                version=self._position,
+                cursor_start=args.cursor_start,
+                cursor_end=args.cursor_end,
+                num_groups=len(groups),
+                zero_advantage_groups=result.zero_advantage_groups,
+                num_tokens=result.num_tokens,
+                optimizer_steps=self._optimizer_steps,
+                metrics=result.metrics,
+            )
+
+        receipt = self._book.once(args, effect)
+        failpoint("train_step.trained")
+        # After the receipt is kept: a caller who comes again acknowledges again, and trains nothing.
+        keys = range(args.cursor_start, args.cursor_end)
+        self._data_plane.ack(TRAIN_PARTITION, TRAIN_TASK, self._consumer, keys)
+        return receipt
+
+    def stage_refit(self, args: RefitArgs, wire_dtypes: dict[str, str]) -> RefitManifest:
+        """Put the head where generators can read it. Again: staged again."""
+        self._require(args.version)
+        weights = cast("dict[str, torch.Tensor]", self._trainer.weights())
+        manifest = self._sender.stage(args.version, weights, wire_dtypes)
+        failpoint("refit.staged")
+        return manifest
+
+    def snapshot(self, args: SnapshotArgs) -> SnapshotReceipt:
+        """Copy the state, so that training may go on while it is written."""
+
+        def effect() -> SnapshotReceipt:
+            started = time.monotonic()
+            self._require(args.version)
+            state = self._snapshots[args.version] = self._trainer.state()
+            return SnapshotReceipt(
+                op=str(args.op),
+                engine_s=time.monotonic() - started,
+                version=args.version,
+                num_bytes=_num_bytes(state),
+            )
+
+        return self._book.once(args, effect)
+
+    def commit_checkpoint(self, args: CommitArgs) -> CheckpointReceipt:
+        """Write the snapshot; its manifest is the commit."""
+
+        def effect() -> CheckpointReceipt:
+            state = self._snapshots.get(args.version)
+            if state is None:
+                raise ActorLost(f"the snapshot of {args.version} is gone: restore", role="trainer")
+            failpoint("commit_checkpoint.write")
+            weights = cast("dict[str, object]", state["model"])
+            folder = self._artifacts.local_folder(
+                checkpoint_key(self._run, args.op.incarnation, args.op.step)
+            )
+            written = write_checkpoint(
+                folder,
+                state,
+                run=self._run,
+                incarnation=args.op.incarnation,
+                step=args.op.step,
+                cursor=args.cursor,
+                version=args.version,
+                base_model=self._base_digest,
+                spec_digest=hashlib.sha256(self._spec.model_dump_json().encode()).hexdigest(),
+                hf_export=(lambda target: self._trainer.export_hf(target, weights))
+                if args.hf_export
+                else None,
+            )
+            del self._snapshots[args.version]
+            return CheckpointReceipt(
+                op=str(args.op),
+                engine_s=written.write_s,
+                version=args.version,
+                path=str(folder),
+                digest=written.digest,
+                manifest_digest=written.manifest_digest,
+                num_bytes=written.num_bytes,
+                num_files=written.num_files,
+                write_s=written.write_s,
+            )
+
+        return self._book.once(args, effect)
+
+    def _require(self, version: WeightVersion) -> None:
+        if self._position != version:
+            raise ActorLost(
+                f"the trainer holds weights {self._position or 'of no version'}, not {version}: restore",
+                role="trainer",
+            )
+
+    def _check_restored(self, folder: Path, digest: str) -> None:
+        saved = read_manifest(folder, self._run).version
+        if saved.digest != digest:
+            raise ActorLost(
+                f"{folder} was restored to weights {digest[:8]}, but its manifest says {saved.digest[:8]}",
+                role="trainer",
+            )
+
+
+def _num_bytes(state: object) -> int:
+    if isinstance(state, torch.Tensor):
+        return state.numel() * state.element_size()
+    return sum(_num_bytes(value) for value in state.values()) if isinstance(state, dict) else 0

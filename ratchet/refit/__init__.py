@@ -1,0 +1,1 @@
+"""Refit: moving a weight version from the trainer to the generators."""

@@ -1,0 +1,1 @@
+"""Rollouts: prompt groups, their seeds, and the worker that finishes them."""

@@ -1,0 +1,253 @@
+"""Finishing prompt groups: draw, generate, score, journal, hand over."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from ratchet.data_plane.protocol import DataPlane
+from ratchet.environments.protocol import Environment, Problem, Score
+from ratchet.generation.protocol import Completion, Generator, SamplingParams
+from ratchet.journal.reader import JournalIndex
+from ratchet.journal.writer import JournalWriter
+from ratchet.rollouts.group import PromptGroup, Sample, Tokens
+from ratchet.rollouts.seeds import sample_seed
+from ratchet.spec.faults import Cancelled, DataFault
+from ratchet.spec.ids import WeightVersion
+from ratchet.spec.run_spec import RunSpec
+
+Item = TypeVar("Item")
+
+EVALUATION_CHUNK = 64
+"""Held-out problems a batch. Fixed: padding moves logprobs, so the cut must be the same every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """What a receipt needs to know of a finished group."""
+
+    key: int
+    replayed: bool
+    """It was in the journal already and was not generated again."""
+    rewards: tuple[float, ...]
+    num_tokens: int
+    truncated: int
+    """Samples that ended by length."""
+    correct: int
+    """Samples with a correct answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutResult:
+    groups: tuple[GroupSummary, ...]
+    """In the order of the keys asked for."""
+    samples_generated: int
+    """The worker's counter after this rollout."""
+    engine_s: float
+    """Seconds this rollout spent inside the generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateResult:
+    num_problems: int
+    accuracy: float
+    reward_mean: float
+    length_mean: float
+    """Tokens a response."""
+
+
+class RolloutWorker:
+    """One generator and everything around it that turns cursor positions into finished groups."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        generator: Generator,
+        environment: Environment,
+        journal: JournalWriter,
+        index: JournalIndex,
+        data_plane: DataPlane,
+        partition: str,
+    ) -> None:
+        self._spec = spec
+        self._generator = generator
+        self._environment = environment
+        self._journal = journal
+        self._index = index
+        self._data_plane = data_plane
+        self._partition = partition
+        self._samples_generated = 0
+        self._engine_s = 0.0
+
+    @property
+    def samples_generated(self) -> int:
+        """Training samples this worker has generated, over its life; replayed ones are not among them."""
+        return self._samples_generated
+
+    def rollout(
+        self,
+        keys: Sequence[int],
+        incarnation: int,
+        version: WeightVersion,
+        should_stop: Callable[[], bool],
+        on_group: Callable[[int], None],
+    ) -> RolloutResult:
+        """Finish a group for each key, in order: from the journal if it is there, else generated.
+
+        `on_group` hears of each key once its group is durable and in the data plane. Raises Cancelled when
+        `should_stop` turns true, DataFault for a prompt that cannot be worked on, and whatever generator,
+        journal and data plane raise; groups finished before that stay finished.
+        """
+        self._engine_s = 0.0
+        self._journal.adopt(incarnation)
+        self._index.refresh()
+        journaled = self._index.groups(keys)
+        summaries: dict[int, GroupSummary] = {}
+
+        def hand_over(groups: Sequence[PromptGroup], *, replayed: bool) -> None:
+            self._data_plane.put(self._partition, groups)
+            for group in groups:
+                summaries[group.key] = _summary(group, replayed)
+                on_group(group.key)
+
+        hand_over([journaled[key] for key in keys if key in journaled], replayed=True)
+        missing = [key for key in keys if key not in journaled]
+        # A group's tokens do not depend on its neighbours if it has none.
+        size = 1 if self._spec.generation.deterministic else max(1, len(missing))
+        for batch in _chunks(missing, size):
+            if should_stop():
+                raise Cancelled(f"rollout cancelled with {len(summaries)} of {len(keys)} groups finished")
+            finished: list[PromptGroup] = []
+            try:
+                finished.extend(self._generate(batch, incarnation, version, should_stop))
+            finally:
+                # Also those before the one that failed. Durable first: what trains is in the journal.
+                self._journal.append(finished)
+                hand_over(finished, replayed=False)
+        groups = tuple(summaries[key] for key in keys)
+        return RolloutResult(groups, self._samples_generated, self._engine_s)
+
+    def evaluate(self, num_problems: int, should_stop: Callable[[], bool] = lambda: False) -> EvaluateResult:
+        """Answer the first `num_problems` held-out problems greedily. Journals nothing, moves no cursor.
+
+        Raises SpecError if there are not so many, Cancelled when `should_stop` turns true, and what
+        generator and environment raise.
+        """
+        params = SamplingParams(
+            max_new_tokens=self._spec.generation.max_new_tokens,
+            temperature=0.0,
+            stop_strings=self._spec.generation.stop_strings,
+        )
+        problems = [self._environment.heldout_problem(index) for index in range(num_problems)]
+        scores: list[Score] = []
+        num_tokens = 0
+        for chunk in _chunks(range(num_problems), EVALUATION_CHUNK):
+            completions = self._generator.generate(
+                [self._encode(problems[index]) for index in chunk],
+                [sample_seed(self._spec.seed, index, 0, "evaluate") for index in chunk],
+                params,
+                should_stop,
+            )
+            scores += [
+                self._score(problems[index], completion.text)
+                for index, completion in zip(chunk, completions, strict=True)
+            ]
+            num_tokens += sum(len(completion.tokens) for completion in completions)
+        return EvaluateResult(
+            num_problems=num_problems,
+            accuracy=sum(score.correct for score in scores) / num_problems,
+            reward_mean=math.fsum(score.reward for score in scores) / num_problems,
+            length_mean=num_tokens / num_problems,
+        )
+
+    def _generate(
+        self, keys: Sequence[int], incarnation: int, version: WeightVersion, should_stop: Callable[[], bool]
+    ) -> Iterator[PromptGroup]:
+        """Generate all samples of `keys` in one batch, then score group by group."""
+        settings = self._spec.generation
+        width = self._spec.grpo.num_generations_per_prompt
+        problems = [self._environment.train_problem(key) for key in keys]
+        prompts = [self._encode(problem) for problem in problems]
+        seeds = [[sample_seed(self._spec.seed, key, sample) for sample in range(width)] for key in keys]
+        started = time.monotonic()
+        completions = self._generator.generate(
+            [prompt for prompt in prompts for _ in range(width)],
+            [seed for of_group in seeds for seed in of_group],
+            SamplingParams(
+                max_new_tokens=settings.max_new_tokens,
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                top_k=settings.top_k,
+                stop_strings=settings.stop_strings,
+            ),
+            should_stop,
+        )
+        self._engine_s += time.monotonic() - started
+        self._samples_generated += len(completions)
+        of_groups = _chunks(completions, width)
+        for key, problem, prompt, of_seeds, of_group in zip(
+            keys, problems, prompts, seeds, of_groups, strict=True
+        ):
+            yield PromptGroup(
+                key=key,
+                incarnation=incarnation,
+                problem_id=problem.id,
+                prompt=prompt,
+                version_start=version,
+                version_end=version,
+                samples=tuple(map(partial(self._sample, problem), of_group, of_seeds)),
+            )
+
+    def _sample(self, problem: Problem, completion: Completion, seed: int) -> Sample:
+        score = self._score(problem, completion.text)
+        return Sample(
+            tokens=completion.tokens,
+            logprobs=completion.logprobs,
+            mask=np.ones(len(completion.tokens), dtype=np.uint8),
+            finish_reason=completion.finish_reason,
+            text=completion.text,
+            reward=score.reward,
+            rewards=score.components or {"reward": score.reward},
+            correct=score.correct,
+            seed=seed,
+        )
+
+    def _score(self, problem: Problem, text: str) -> Score:
+        score = self._environment.score(problem, text)
+        if not math.isfinite(score.reward):
+            raise DataFault(
+                f"environment {self._spec.environment.name} scored an answer to {problem.id} with "
+                f"{score.reward}: a reward must be a finite number, so mend its `score`"
+            )
+        return score
+
+    def _encode(self, problem: Problem) -> Tokens:
+        prompt = self._generator.encode(problem.prompt)
+        longest = self._spec.policy.max_total_sequence_length - self._spec.generation.max_new_tokens
+        if not 1 <= len(prompt) <= longest:
+            raise DataFault(
+                f"the prompt of problem {problem.id} has {len(prompt)} tokens, where 1 to {longest} fit: "
+                "raise policy.max_total_sequence_length, or choose other environment.options"
+            )
+        return prompt
+
+
+def _summary(group: PromptGroup, replayed: bool) -> GroupSummary:
+    samples = group.samples
+    return GroupSummary(
+        key=group.key,
+        replayed=replayed,
+        rewards=tuple(sample.reward for sample in samples),
+        num_tokens=sum(len(sample.tokens) for sample in samples),
+        truncated=sum(sample.finish_reason == "length" for sample in samples),
+        correct=sum(sample.correct for sample in samples),
+    )
+
+
+def _chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,73 @@
+"""Law 14: every golden history replays, command for command, on every change."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from temporalio.workflow import NondeterminismError
+
+import workflows.life
+from ratchet.spec import deadlines
+from ratchet.spec.ids import OpKind
+from ratchet.spec.operations import EvaluateArgs
+from ratchet.spec.run_spec import RunSpec
+from ratchet.spec.state import RunState
+from workers.testing.replay import Golden, assert_replays
+from workflows.calls import SessionCalls
+from workflows.run import RunWorkflow
+
+HISTORIES = Path(__file__).parent.parent / "histories"
+PATHS = sorted(path.stem for path in HISTORIES.glob("*.json") if not path.name.endswith(".commands.json"))
+
+
+def test_every_path_that_must_have_a_history_has_one() -> None:
+    assert {"happy", "pause-resume", "stop-in-rollout", "continue-as-new", "continue-as-new-2"} <= set(PATHS)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_law_14_golden_history_replays(
+    path: str, ratchet_golden: Callable[[str], Golden], ratchet_update_golden: bool
+) -> None:
+    golden = ratchet_golden(path)
+    await assert_replays([RunWorkflow], golden.history, golden.commands, update=ratchet_update_golden)
+
+
+async def test_a_changed_timeout_is_seen(
+    ratchet_golden: Callable[[str], Golden], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "HEARTBEAT", deadlines.HEARTBEAT + 1)
+    with pytest.raises(AssertionError, match="heartbeatTimeout"):
+        await assert_replays([RunWorkflow], *ratchet_golden("happy"))
+
+
+async def test_a_changed_deadline_of_one_operation_is_seen(
+    ratchet_golden: Callable[[str], Golden], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(deadlines.OPERATION, OpKind.REFIT, 901.0)
+    with pytest.raises(AssertionError, match="901s"):
+        await assert_replays([RunWorkflow], *ratchet_golden("happy"))
+
+
+async def test_a_changed_argument_is_seen(
+    ratchet_golden: Callable[[str], Golden], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_more(**fields: object) -> EvaluateArgs:
+        return EvaluateArgs.model_validate({**fields, "num_problems": 5})
+
+    monkeypatch.setattr(workflows.life, "EvaluateArgs", one_more)
+    with pytest.raises(AssertionError, match='"num_problems": 5'):
+        await assert_replays([RunWorkflow], *ratchet_golden("happy"))
+
+
+async def test_a_changed_order_is_seen(
+    ratchet_golden: Callable[[str], Golden], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = workflows.life.register_run
+
+    async def session_first(spec: RunSpec, state: RunState) -> None:
+        await SessionCalls(spec, state, lambda: None).open_session()
+        await register(spec, state)
+
+    monkeypatch.setattr(workflows.life, "register_run", session_first)
+    with pytest.raises(NondeterminismError):
+        await assert_replays([RunWorkflow], *ratchet_golden("happy"))

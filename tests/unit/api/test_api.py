@@ -1,0 +1,236 @@
+"""The API over a real store, with Temporal away: what it answers, and how it says no."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from api.app import create_app
+from ratchet.spec.faults import Fault, FaultKind
+from ratchet.spec.home import Home
+from ratchet.spec.stack import StackState
+from ratchet.spec.state import RunPhase
+from ratchet.spec.views import Problem, RunList, RunView, StepList
+
+CLOSED_PORT = "127.0.0.1:1"
+
+SPEC: dict[str, Any] = {
+    "name": "tiny-addition",
+    "policy": {"model": "tiny"},
+    "generation": {"max_new_tokens": 5},
+    "grpo": {"num_prompts_per_step": 4, "num_generations_per_prompt": 8, "max_num_steps": 4},
+    "environment": {"name": "arithmetic"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _stack_without_temporal(home: Home) -> None:
+    stack = StackState(
+        supervisor_pid=1,
+        temporal_address=CLOSED_PORT,
+        namespace="ratchet",
+        temporal_ui="http://127.0.0.1:8233",
+    )
+    home.root.mkdir(exist_ok=True)
+    home.state_file.write_text(stack.model_dump_json())
+
+
+@pytest_asyncio.fixture
+async def api(home: Home) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(home)
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            yield client
+
+
+def problem_of(response: httpx.Response) -> Problem:
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = Problem.model_validate_json(response.content)
+    assert problem.status == response.status_code
+    assert "\n" not in problem.detail
+    return problem
+
+
+async def test_alive_but_not_ready(api: httpx.AsyncClient) -> None:
+    assert (await api.get("/healthz")).json() == {"status": "ok"}
+    ready = await api.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["parts"] == {
+        "store": "ok",
+        "temporal": "Temporal cannot be reached: see `ratchet status`",
+    }
+
+
+async def test_a_run_on_record_is_shown_in_full(api: httpx.AsyncClient, on_record: Any) -> None:
+    on_record.run("done", RunPhase.COMPLETED, steps=4)
+    view = RunView.model_validate_json((await api.get("/v1/runs/done")).content)
+    assert (view.name, view.phase, view.step, view.max_num_steps) == ("tiny-addition", "completed", 4, 4)
+    assert [(seen.step, seen.accuracy) for seen in view.evaluations] == [(0, 0.40), (4, 0.75)]
+    assert view.last_checkpoint is not None
+    assert view.last_checkpoint.path == "/artifacts/runs/done/checkpoints/1-4"
+    assert view.last_step is not None
+    assert view.last_step.metrics == {"loss": 0.01, "grad_norm": 0.25, "logprob_error": 2e-6}
+    assert view.last_step.tokens_per_second == pytest.approx(240.0)
+    assert view.links.temporal == "http://127.0.0.1:8233/namespaces/ratchet/workflows/done"
+    assert (view.ended_at - view.created_at).total_seconds() == 9.0  # type: ignore[operator]
+
+
+async def test_a_running_run_is_shown_from_the_record_while_temporal_is_away(
+    api: httpx.AsyncClient, on_record: Any
+) -> None:
+    on_record.run("on", RunPhase.RUNNING, steps=2)
+    view = RunView.model_validate_json((await api.get("/v1/runs/on")).content)
+    assert (view.phase, view.step, view.live, view.doing) == ("running", 2, False, [])
+
+
+async def test_steps_since_and_on_the_path_to_the_head(api: httpx.AsyncClient, on_record: Any) -> None:
+    on_record.run("r", RunPhase.RUNNING, steps=3)
+    on_record.restored("r", from_step=1, steps=1)
+
+    async def steps(since: int) -> list[tuple[int, int]]:
+        answer = await api.get("/v1/runs/r/steps", params={"since": since})
+        return [(s.incarnation, s.step) for s in StepList.model_validate_json(answer.content).steps]
+
+    assert await steps(0) == [(1, 1), (2, 2)]
+    assert await steps(1) == [(2, 2)]
+    assert await steps(2) == []
+    problem = problem_of(await api.get("/v1/runs/r/steps", params={"since": -1}))
+    assert (problem.status, problem.errors[0].key) == (422, "since")
+
+
+async def test_lists_go_on_from_a_cursor_and_keep_their_place(api: httpx.AsyncClient, on_record: Any) -> None:
+    for number in range(5):
+        phase = RunPhase.STOPPED if number % 2 else RunPhase.COMPLETED
+        on_record.run(f"run-{number}", phase, steps=1, began=1000.0 + number)
+
+    async def page(**params: str | int) -> RunList:
+        return RunList.model_validate_json((await api.get("/v1/runs", params=params)).content)
+
+    first = await page(limit=2)
+    assert [run.id for run in first.runs] == ["run-4", "run-3"]
+    on_record.run("newer", RunPhase.COMPLETED, began=2000.0)
+    second = await page(limit=2, cursor=str(first.next_cursor))
+    assert [run.id for run in second.runs] == ["run-2", "run-1"]
+    last = await page(limit=2, cursor=str(second.next_cursor))
+    assert [run.id for run in last.runs] == ["run-0"]
+    assert last.next_cursor is None
+    assert [run.id for run in (await page(phase="stopped")).runs] == ["run-3", "run-1"]
+
+
+@pytest.mark.parametrize("query", ["cursor=zzz", "cursor=bm9zdWNo", "limit=0", "limit=9999", "phase=asleep"])
+async def test_a_wrong_list_request_is_refused(api: httpx.AsyncClient, query: str) -> None:
+    response = await api.get(f"/v1/runs?{query}")
+    problem = problem_of(response)
+    assert 400 <= problem.status < 500
+
+
+async def test_an_unknown_run_is_a_404_with_the_nearest_id(api: httpx.AsyncClient, on_record: Any) -> None:
+    on_record.run("tiny-addition-3fa2c1", RunPhase.COMPLETED)
+    for method, path in [("GET", ""), ("GET", "/steps"), ("POST", "/pause"), ("POST", "/stop")]:
+        problem = problem_of(await api.request(method, f"/v1/runs/tiny-addition-3fa2c7{path}"))
+        assert problem.status == 404
+        assert "did you mean tiny-addition-3fa2c1?" in problem.detail
+    assert "ratchet run ls" in problem_of(await api.get("/v1/runs/zebra")).detail
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "stop"])
+async def test_a_run_that_has_ended_cannot_be_steered(
+    api: httpx.AsyncClient, on_record: Any, action: str
+) -> None:
+    fault = Fault(kind=FaultKind.STORAGE, message="the disk is full")
+    on_record.run("over", RunPhase.FAILED, steps=1, fault=fault)
+    problem = problem_of(await api.post(f"/v1/runs/over/{action}"))
+    assert problem.status == 409
+    assert "has ended" in problem.detail
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "stop"])
+async def test_steering_while_temporal_is_away_says_to_come_back(
+    api: httpx.AsyncClient, on_record: Any, action: str
+) -> None:
+    on_record.run("on", RunPhase.RUNNING, steps=1)
+    response = await api.post(f"/v1/runs/on/{action}")
+    assert problem_of(response).status == 503
+    assert int(response.headers["retry-after"]) > 0
+
+
+async def test_launching_a_wrong_spec_reports_every_problem_by_pointer(api: httpx.AsyncClient) -> None:
+    spec = {
+        **SPEC,
+        "generation": {"max_new_tokens": -5, "temprature": 1.0},
+        "loss": {"clip/max~": 1},
+    }
+    response = await api.post("/v1/runs", json={"spec": spec})
+    problem = problem_of(response)
+    assert (problem.status, problem.type) == (422, "urn:ratchet:problem:invalid-spec")
+    assert {item.pointer for item in problem.errors} == {
+        "#/spec/generation/max_new_tokens",
+        "#/spec/generation/temprature",
+        "#/spec/loss/clip~1max~0",
+    }
+    misspelt = next(item for item in problem.errors if item.pointer.endswith("temprature"))
+    assert misspelt.hint == "did you mean generation.temperature?"
+
+
+async def test_launching_what_cannot_run_reports_model_and_environment_together(
+    api: httpx.AsyncClient,
+) -> None:
+    spec = {**SPEC, "policy": {"model": "tinny"}, "environment": {"name": "arithmetik"}}
+    problem = problem_of(await api.post("/v1/runs", json={"spec": spec}))
+    assert problem.status == 422
+    assert [item.key for item in problem.errors] == ["policy.model", "environment.name"]
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"spec": 3}, {"spec": SPEC, "run_id": "No Good"}, {"spec": SPEC, "runid": "x"}, "{"]
+)
+async def test_a_launch_request_that_is_none(api: httpx.AsyncClient, body: object) -> None:
+    content = body if isinstance(body, str) else json.dumps(body)
+    response = await api.post("/v1/runs", content=content, headers={"content-type": "application/json"})
+    problem = problem_of(response)
+    assert problem.status == 422
+    assert problem.errors
+
+
+async def test_launching_while_temporal_is_away_leaves_nothing_behind(
+    api: httpx.AsyncClient, on_record: Any
+) -> None:
+    response = await api.post("/v1/runs", json={"spec": SPEC, "run_id": "early"})
+    assert problem_of(response).status == 503
+    assert on_record.store.list_runs() == []
+
+
+async def test_an_id_is_used_once(api: httpx.AsyncClient, on_record: Any) -> None:
+    on_record.run("taken", RunPhase.COMPLETED)
+    problem = problem_of(await api.post("/v1/runs", json={"spec": SPEC, "run_id": "taken"}))
+    assert problem.status == 409
+    assert "taken exists already" in problem.detail
+
+
+async def test_only_this_host_is_served(api: httpx.AsyncClient) -> None:
+    response = await api.get("/v1/runs", headers={"host": "evil.example"})
+    assert response.status_code == 400
+
+
+async def test_unknown_paths_and_methods_are_problems_too(api: httpx.AsyncClient) -> None:
+    assert problem_of(await api.get("/v1/rums")).status == 404
+    assert problem_of(await api.delete("/v1/runs")).status == 405
+
+
+async def test_the_documentation_describes_every_answer(api: httpx.AsyncClient) -> None:
+    paths = (await api.get("/openapi.json")).json()["paths"]
+    assert set(paths) == {
+        "/healthz",
+        "/readyz",
+        "/v1/runs",
+        "/v1/runs/{run}",
+        "/v1/runs/{run}/steps",
+        "/v1/runs/{run}/pause",
+        "/v1/runs/{run}/resume",
+        "/v1/runs/{run}/stop",
+    }
+    assert "409" in paths["/v1/runs/{run}/stop"]["post"]["responses"]

@@ -1,0 +1,1 @@
+"""The processes: control worker, session worker and its host, Ray actors, supervisor."""

@@ -1,0 +1,1 @@
+"""Ray actors: thin shells around the engine classes in `ratchet`. Nothing else defines an actor."""

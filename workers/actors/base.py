@@ -1,0 +1,52 @@
+"""What the actors of a session share: who they are, and how they are made."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from ratchet.spec.home import HOME_VARIABLE, Home
+from ratchet.spec.ids import RAY_NAMESPACE, actor_name
+from ratchet.spec.run_spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """Given to every actor of a session."""
+
+    run: str
+    session: int
+    spec: RunSpec
+    home: str
+
+    def name(self, role: str, rank: int = 0) -> str:
+        return actor_name(role, self.run, self.session, rank)
+
+    def enter(self) -> Home:
+        """Set up this process: called first thing in an actor, before anything imports torch."""
+        os.environ[HOME_VARIABLE] = self.home
+        # Ray sets OMP_NUM_THREADS=1 for actors; libraries read it once, when they are loaded.
+        os.environ["OMP_NUM_THREADS"] = str(self.threads)
+        return Home(self.home)
+
+    @property
+    def threads(self) -> int:
+        return self.spec.runtime.threads or os.cpu_count() or 1
+
+
+def get_or_create(actor: Any, config: SessionConfig, role: str, num_cpus: float, *args: object) -> Any:
+    """The session's actor of that role: detached, so it outlives whoever made it."""
+    return actor.options(
+        name=config.name(role),
+        namespace=RAY_NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=num_cpus,
+        max_restarts=0,  # a restarted actor would come back empty: replacing it is our decision
+    ).remote(config, *args)
+
+
+def existing(config: SessionConfig, role: str) -> Any:
+    """The session's actor of that role. Raises ValueError if there is none."""
+    return ray.get_actor(config.name(role), namespace=RAY_NAMESPACE)

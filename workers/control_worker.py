@@ -1,0 +1,73 @@
+"""The control worker: runs workflows and light activities. Stateless; any number of them may run.
+
+`python -m workers.control_worker`, started by the supervisor.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import uuid
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.control import ControlActivities
+from ratchet.spec import deadlines
+from ratchet.spec.home import Home
+from ratchet.spec.ids import CONTROL_QUEUE
+from ratchet.spec.stack import StackState
+from ratchet.store import Store
+from workers.liveness import beat_if_asked
+from workers.temporal import connect, register_search_attributes
+from workflows.run import RunWorkflow
+
+logger = logging.getLogger(__name__)
+
+
+def build_control_worker(client: Client, store: Store, *, max_cached_workflows: int = 1000) -> Worker:
+    """The worker of the control queue, for the stack and for tests."""
+    return Worker(
+        client,
+        task_queue=CONTROL_QUEUE,
+        workflows=[RunWorkflow],
+        activities=ControlActivities(store).all(),
+        # Specs and receipts are plain data; reloading them in every sandbox costs time and finds nothing.
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(
+                "ratchet", "pydantic", "pydantic_core"
+            )
+        ),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=deadlines.STICKY_QUEUE),
+        max_cached_workflows=max_cached_workflows,
+    )
+
+
+async def run_control_worker(home: Home) -> None:
+    """Serve until SIGTERM."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    heartbeat = asyncio.create_task(beat_if_asked())
+    stack = StackState.load(home)
+    store = Store(home.store_url)
+    store.migrate()
+    client = await connect(
+        stack.temporal_address, namespace=stack.namespace, identity=f"{CONTROL_QUEUE}@{uuid.uuid4().hex}"
+    )
+    await register_search_attributes(client)
+    async with build_control_worker(client, store):
+        logger.info("control worker %d polls %s", os.getpid(), CONTROL_QUEUE)
+        await stop.wait()
+    heartbeat.cancel()
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s control %(levelname)s %(message)s")
+    asyncio.run(run_control_worker(Home()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The session worker's side of its host: starts it, pings it, replaces it, and speaks through it."""
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from ratchet.sessions.wire import WireClient
+from ratchet.spec import deadlines
+from ratchet.spec.faults import DriverLost, RatchetError
+from ratchet.spec.ids import OpId
+from ratchet.spec.operations import AnyArgs, OpAnswer
+
+logger = logging.getLogger(__name__)
+
+RESTART_PAUSE = 0.2
+"""Between a host's end and the next one's start: a host that cannot start must not spin."""
+
+
+class HostProcess:
+    """An OperationsClient that survives its host: while there is none, calls are DriverLost."""
+
+    def __init__(self, run: str, session: int) -> None:
+        self._command = [
+            sys.executable,
+            "-m",
+            "workers.session_host",
+            "--run",
+            run,
+            "--session",
+            str(session),
+        ]
+        self._wire: WireClient | None = None
+        self._up = asyncio.Event()
+        self.pid: int | None = None
+
+    # --- OperationsClient
+
+    async def submit(self, args: AnyArgs) -> OpAnswer:
+        # The first submit may find that the actors did not come up, and try to make them again.
+        deadline = deadlines.ACTOR_START + deadlines.HOST_CALL
+        return await self._ask("submit", {"args": args.model_dump(mode="json")}, deadline)
+
+    async def poll(self, op: OpId, wait: float) -> OpAnswer:
+        return await self._ask("poll", {"op": str(op), "wait": wait}, wait + deadlines.HOST_CALL)
+
+    async def cancel(self, op: OpId) -> OpAnswer:
+        return await self._ask("cancel", {"op": str(op)}, deadlines.CANCEL)
+
+    async def available(self, deadline: float) -> None:
+        try:
+            await asyncio.wait_for(self._up.wait(), deadline)
+        except TimeoutError:
+            raise DriverLost(f"no session host came up within {deadline:.0f} s", role="host") from None
+
+    async def _ask(self, method: str, params: dict[str, Any], deadline: float) -> OpAnswer:
+        if self._wire is None or not self._up.is_set():
+            raise DriverLost("there is no session host at the moment", role="host")
+        return OpAnswer.model_validate(await self._wire.call(method, params, deadline=deadline))
+
+    # --- life of the process
+
+    async def keep_alive(self) -> None:
+        """Run a host, and another when it ends, until cancelled."""
+        while True:
+            try:
+                await self._one_life()
+            except RatchetError as fault:
+                logger.error("the session host did not come up: %s", fault)
+            await asyncio.sleep(RESTART_PAUSE)
+
+    async def _one_life(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                "--wire",
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self.pid = process.pid
+        reader, writer = await asyncio.open_connection(sock=ours)
+        wire = self._wire = WireClient(reader, writer)
+        try:
+            await wire.call("ready", {}, deadline=deadlines.HOST_START)
+            self._up.set()
+            logger.info("session host %d is up", process.pid)
+            await self._ping_until_silent(wire, process)
+        finally:
+            self._up.clear()
+            wire.close()
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            logger.warning("session host %d ended with %s", process.pid, process.returncode)
+
+    async def _ping_until_silent(self, wire: WireClient, process: asyncio.subprocess.Process) -> None:
+        gone = asyncio.create_task(wire.closed())
+        try:
+            while not gone.done():
+                await asyncio.wait([gone], timeout=deadlines.HOST_PING_EVERY)
+                if gone.done():
+                    return
+                # A frozen host keeps its socket open: only an answer shows that it lives.
+                await wire.call("ping", {}, deadline=deadlines.HOST_SILENT)
+        except RatchetError as silent:
+            logger.error("session host %d: %s", process.pid, silent)
+        finally:
+            gone.cancel()

@@ -1,0 +1,1 @@
+"""The supervisor: owns one RATCHET_HOME and keeps the processes of its stack running."""

@@ -1,0 +1,216 @@
+"""`python -m workers.supervisor up|down|status|logs|doctor`, which `ratchet up` and its kin are."""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from typing import NoReturn
+
+from pydantic import BaseModel
+
+from ratchet.spec.faults import RatchetError, SpecError, as_fault
+from ratchet.spec.home import HOME_VARIABLE, Home
+from workers.supervisor.state import PartStatus, SupervisorState
+
+VERBS = ("up", "down", "status", "logs", "doctor")
+NOT_RUNNING = 3
+"""Exit code of `status` when nothing runs."""
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    if not words or words[0] not in (*VERBS, "-h", "--help"):
+        words = ["up", *words]
+    options = _parser().parse_args(words)
+    home = Home(options.home)
+    os.environ[HOME_VARIABLE] = str(home.root)
+    try:
+        options.verb(home, options)
+    except (RatchetError, OSError) as error:
+        fault = as_fault(error)
+        if options.json:
+            _say(json.dumps({"error": fault.model_dump(mode="json")}))
+        else:
+            sys.stderr.write(f"error: {fault.message}\n")
+        sys.exit(1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--home", metavar="DIR", help=f"state folder (default: ${HOME_VARIABLE}, else ~/.ratchet)"
+    )
+    common.add_argument("--json", action="store_true", help="answer in JSON")
+    parser = argparse.ArgumentParser(prog="ratchet", description="The Ratchet stack of this machine.")
+    verbs = parser.add_subparsers(required=True, metavar="|".join(VERBS))
+
+    up = verbs.add_parser("up", parents=[common], help="start Temporal, Ray, the workers and the API")
+    up.set_defaults(verb=_up)
+    where = up.add_mutually_exclusive_group()
+    where.add_argument(
+        "--detach", action="store_true", help="return when all is up; it goes on in the background"
+    )
+    where.add_argument("--foreground", action="store_true", help="stay until Ctrl-C (this is the default)")
+    up.add_argument(
+        "--temporal", metavar="HOST:PORT", help="use this Temporal server instead of starting one"
+    )
+    up.add_argument(
+        "--ray", metavar="HOST:PORT", help="use this Ray cluster, on this host, instead of starting one"
+    )
+    up.add_argument("--temporal-port", type=int, metavar="PORT", help="port of the Temporal server")
+    up.add_argument("--ui-port", type=int, metavar="PORT", help="port of Temporal's web pages")
+    up.add_argument("--api-port", type=int, metavar="PORT", help="port of the API")
+    up.add_argument("--no-api", action="store_true", help="without the API")
+    up.add_argument("--parts", metavar="A,B", help="only these of temporal, ray, control, api")
+    up.add_argument("--report", type=int, help=argparse.SUPPRESS)
+
+    verbs.add_parser("down", parents=[common], help="stop it; runs and checkpoints stay").set_defaults(
+        verb=_down
+    )
+    verbs.add_parser("status", parents=[common], help="what is up, and where").set_defaults(verb=_status)
+    verbs.add_parser("doctor", parents=[common], help="check this machine").set_defaults(verb=_doctor)
+    logs = verbs.add_parser("logs", parents=[common], help="show the log of a part")
+    logs.set_defaults(verb=_logs)
+    logs.add_argument("name", nargs="?", help="which; without it: those there are")
+    logs.add_argument("-n", "--lines", type=int, default=50, help="how many of its last lines (50)")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on showing what is added")
+    return parser
+
+
+def _up(home: Home, options: argparse.Namespace) -> None:
+    from workers.supervisor import up
+    from workers.supervisor.supervisor import Options, Part
+
+    parts = set(Part)
+    if options.parts:
+        try:
+            parts = {Part(name) for name in options.parts.split(",")}
+        except ValueError as error:
+            raise SpecError(f"--parts: {error}; there are {', '.join(Part)}") from None
+    if options.no_api:
+        parts.discard(Part.API)
+    if Part.CONTROL in parts and Part.TEMPORAL not in parts:
+        raise SpecError("--parts control needs temporal")
+    asked = {"temporal": options.temporal_port, "temporal_ui": options.ui_port, "api": options.api_port}
+    chosen = Options(
+        parts=frozenset(parts),
+        temporal=options.temporal,
+        ray=options.ray,
+        ports={name: port for name, port in asked.items() if port is not None},
+    )
+
+    def started(state: SupervisorState) -> None:
+        _say(state.model_dump_json() if options.json else _welcome(home, state, options.detach))
+
+    if options.detach:
+        own = {"up", "--detach", "--json"}
+        started(up.detach(home, [word for word in sys.argv[1:] if word not in own]))
+    else:
+        up.run(home, chosen, options.report, started)
+
+
+def _down(home: Home, options: argparse.Namespace) -> None:
+    from workers.supervisor.stop import down
+
+    swept = asyncio.run(down(home))
+    if swept.supervisor is None and not swept.processes:
+        text = f"nothing ran from {home.root}"
+    else:
+        more = f" ({swept.processes} left-over processes ended)" if swept.processes else ""
+        text = f"the stack of {home.root} is down{more}; its runs and checkpoints stay"
+    _answer(options, swept, f"{text}\nnext: ratchet up")
+
+
+def _status(home: Home, options: argparse.Namespace) -> None:
+    from workers.supervisor.status import status
+
+    found = status(home)
+    if found.running:
+        links = [f"API  {found.api_url}"] if found.api_url else []
+        links += [f"Temporal UI  {found.temporal_ui}"] if found.temporal_ui else []
+        head = f"{home.root}: {'up' if found.ready else 'starting'}, supervisor pid {found.supervisor_pid}"
+        text = "\n".join([head, *_table(found.parts), *links, "next: ratchet logs NAME · ratchet down"])
+    else:
+        text = f"nothing runs from {home.root}\nnext: ratchet up"
+    _answer(options, found, text)
+    if not found.running:
+        sys.exit(NOT_RUNNING)
+
+
+def _logs(home: Home, options: argparse.Namespace) -> None:
+    from workers.supervisor.status import log, logs
+
+    if options.name is None:
+        found = {name: str(path) for name, path in logs(home).items()}
+        _say(json.dumps(found) if options.json else "\n".join(found) or f"no logs in {home.logs} yet")
+        return
+    path = log(home, options.name)
+    if options.json:
+        _say(json.dumps({"name": options.name, "path": str(path)}))
+    else:
+        _become_tail(str(path), options.lines, options.follow)
+
+
+def _doctor(home: Home, options: argparse.Namespace) -> None:
+    from workers.supervisor.doctor import doctor
+
+    report = doctor(home)
+    marks = {"ok": "ok  ", "note": "note", "bad": "BAD "}
+    lines = [
+        f"{marks[check.verdict]}  {check.name}: {check.found}"
+        + (f"\n      → {check.fix}" if check.fix else "")
+        for check in report.checks
+    ]
+    _answer(options, report, "\n".join(lines))
+    if not report.healthy:
+        sys.exit(1)
+
+
+# --- words
+
+
+def _answer(options: argparse.Namespace, model: BaseModel, text: str) -> None:
+    _say(model.model_dump_json() if options.json else text)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _welcome(home: Home, state: SupervisorState, detached: bool) -> str:
+    lines = [f"Ratchet is up, from {home.root}"]
+    lines += [f"  API          {state.api_url}"] if state.api_url else []
+    lines += [f"  Temporal UI  {state.temporal_ui}"] if state.temporal_ui else []
+    end = "ratchet down stops it" if detached else "Ctrl-C stops it"
+    return "\n".join([*lines, f"next: ratchet run launch SPEC · ratchet status · {end}"])
+
+
+def _table(parts: Iterable[PartStatus]) -> list[str]:
+    rows = [
+        (
+            part.name,
+            part.state,
+            str(part.pid or "-"),
+            part.address or "",
+            f"started {part.starts}×" if part.starts > 1 else "",
+        )
+        for part in parts
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)] if rows else []
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _become_tail(path: str, lines: int, follow: bool) -> NoReturn:
+    tail = shutil.which("tail") or "/usr/bin/tail"
+    os.execv(tail, [tail, "-n", str(lines), *(["-F"] if follow else []), path])
+
+
+if __name__ == "__main__":
+    main()

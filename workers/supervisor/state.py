@@ -1,0 +1,98 @@
+"""What the supervisor says of itself: the lock that keeps it single, and state.json."""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import IO, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from ratchet.spec.faults import Conflict
+from ratchet.spec.home import Home
+from ratchet.spec.stack import StackState
+
+
+class PartStatus(BaseModel):
+    """One part of the stack."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    state: str
+    pid: int | None = None
+    address: str | None = None
+    starts: int = 0
+    """How often it has been started; more than one: it died."""
+    log: str | None = None
+
+
+class SupervisorState(StackState):
+    """StackState, and what `status` shows."""
+
+    started_at: float
+    """Seconds since the epoch."""
+    ready: bool = False
+    """Whether everything had come up once."""
+    parts: tuple[PartStatus, ...] = ()
+
+
+class SupervisorLock:
+    """Held as long as a supervisor runs; the kernel drops it with the process, however that ends."""
+
+    def __init__(self, home: Home) -> None:
+        """Take it. Raises Conflict, saying who holds it."""
+        home.root.mkdir(parents=True, exist_ok=True)
+        file = _path(home).open("a+")
+        if not _locked(file):
+            file.close()
+            pid, since = _read(home)
+            raise Conflict(
+                f"a stack already runs from {home.root} (supervisor pid {pid}, since {since}): use it, "
+                "stop it with `ratchet down`, or choose another RATCHET_HOME"
+            )
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}))
+        file.flush()
+        self._file = file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._file.close()
+
+
+def supervisor_pid(home: Home) -> int | None:
+    """The running supervisor of this home."""
+    try:
+        with _path(home).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return _read(home)[0]
+    return None
+
+
+def _locked(file: IO[str]) -> bool:
+    for _ in range(3):  # `supervisor_pid` in another process may hold it for a moment
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def _path(home: Home) -> Path:
+    return home.root / "supervisor.lock"
+
+
+def _read(home: Home) -> tuple[int | None, str]:
+    try:
+        content = json.loads(_path(home).read_text())
+        return int(content["pid"]), str(content["since"])
+    except (OSError, ValueError, KeyError):
+        return None, "a moment ago"

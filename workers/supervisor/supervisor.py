@@ -1,0 +1,319 @@
+"""The supervisor itself: starts the parts in their order, keeps them, takes them down in reverse."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from ratchet.spec import deadlines, names
+from ratchet.spec.faults import Unavailable
+from ratchet.spec.home import Home
+from ratchet.spec.ids import CLUSTER_QUEUE, CONTROL_QUEUE
+from workers.supervisor import temporal_server
+from workers.supervisor.children import Child, Plan
+from workers.supervisor.environment import stack_environment
+from workers.supervisor.files import write_atomically
+from workers.supervisor.net import host_and_port, http_ok
+from workers.supervisor.ports import Ports
+from workers.supervisor.ray_existing import ExistingRay
+from workers.supervisor.ray_head import RayHead
+from workers.supervisor.reaper import Reaper
+from workers.supervisor.sessions import Sessions
+from workers.supervisor.state import PartStatus, SupervisorState
+from workers.supervisor.stop import sweep
+from workers.temporal import connect
+
+logger = logging.getLogger(__name__)
+
+WORKER_PAUSE = 1.0
+"""Before polling the cluster queue again after the worker failed."""
+
+
+class Part(StrEnum):
+    TEMPORAL = "temporal"
+    RAY = "ray"
+    CONTROL = "control"
+    API = "api"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to run, and where."""
+
+    parts: frozenset[Part] = frozenset(Part)
+    temporal: str | None = None
+    """An existing Temporal server (host:port) instead of one of our own."""
+    ray: str | None = None
+    """An existing Ray cluster on this host."""
+    ports: dict[str, int] = field(default_factory=dict)
+    """Ports asked for, by the names of Ports."""
+
+    def needed_ports(self) -> set[str]:
+        needed: set[str] = set()
+        if Part.TEMPORAL in self.parts and not self.temporal:
+            needed |= {"temporal", "temporal_ui", "temporal_http", "temporal_metrics"}
+        if Part.RAY in self.parts and not self.ray:
+            needed.add("ray")
+        if Part.API in self.parts:
+            needed.add("api")
+        return needed
+
+
+class Supervisor:
+    """One stack of one RATCHET_HOME, for the holder of its SupervisorLock. `start`, wait for what is to end
+    it, `stop`: in one event loop, once."""
+
+    def __init__(self, home: Home, options: Options) -> None:
+        self.home = home
+        self.options = options
+        self._reaper = Reaper()
+        self._started_at = time.time()
+        self._environment = stack_environment(home, embedded_ray=options.ray is None)
+        self._children: dict[Part, Child] = {}
+        self._head: RayHead | ExistingRay | None = None
+        self._sessions: Sessions | None = None
+        self._client: Client | None = None
+        self._cluster_worker: asyncio.Task[None] | None = None
+        self._control_before: tuple[int, set[str]] = (0, set())
+        self._ready = False
+        self._stopping = False
+        self._plans = {Part.CONTROL: self._control_plan, Part.API: self._api_plan}
+        self._resources = contextlib.ExitStack()
+
+    # --- up
+
+    async def start(self) -> SupervisorState:
+        """Everything is up when this returns. Raises Conflict, Unavailable or SpecError; then call `stop`."""
+        options = self.options
+        self._reaper.install()
+        self.home.logs.mkdir(parents=True, exist_ok=True)
+        leftovers = await sweep(self.home)
+        if leftovers.processes:
+            logger.warning("ended %d processes that an earlier stack had left behind", leftovers.processes)
+        self._ports = Ports.choose(self.home, options.ports, options.needed_ports())
+        self._address = options.temporal or f"127.0.0.1:{self._ports.temporal}"
+        if "RAY_ADDRESS" in os.environ:
+            logger.info("RAY_ADDRESS=%s is ignored: say --ray to use that cluster", os.environ["RAY_ADDRESS"])
+        await _together(self._start_ray(), self._start_temporal())
+        if self._head and self._client:
+            self._sessions = Sessions(self.home, self._environment, self._head, self._reaper, self._publish)
+            self._cluster_worker = asyncio.create_task(self._poll_cluster_queue(self._client, self._sessions))
+        await _together(
+            *(self._start_child(part, plan()) for part, plan in self._plans.items() if part in options.parts)
+        )
+        self._ready = True
+        self._publish()
+        return self._state()
+
+    async def _start_ray(self) -> None:
+        if Part.RAY not in self.options.parts:
+            return
+        if self.options.ray:
+            existing = ExistingRay(self.options.ray, self._reaper, self._environment)
+            await existing.check()
+            self._head = existing
+            logger.info("using the Ray cluster at %s", existing.address)
+            return
+        head = RayHead(
+            self.home,
+            self._ports.ray,
+            self._reaper,
+            changed=self._publish,
+            lost=self._head_lost,
+            back=self._head_back,
+        )
+        self._head = head
+        await head.start()
+
+    async def _start_temporal(self) -> None:
+        if Part.TEMPORAL not in self.options.parts:
+            return
+        own = self.options.temporal is None
+        if own:
+            lock = self._resources.enter_context(temporal_server.lock_database(self.home))
+            plan = temporal_server.plan(self.home, self._ports, lock, self._temporal_answers)
+            await self._start_child(Part.TEMPORAL, plan)
+        else:
+            host_and_port(self._address, "--temporal")
+        self._client = await self._connect(deadlines.SERVER_READY if own else deadlines.EXISTING_TEMPORAL)
+        await temporal_server.ensure_namespace(self._client, own_server=own)
+        self._publish()
+
+    async def _connect(self, within: float) -> Client:
+        try:
+            async with asyncio.timeout(
+                within + 1.0
+            ):  # an address that swallows packets holds up a single attempt
+                return await connect(self._address, deadline=within)
+        except TimeoutError:
+            raise Unavailable(
+                f"nobody answers as Temporal at {self._address} within {within:.0f} s"
+            ) from None
+
+    def _head_lost(self) -> None:
+        if self._sessions:
+            self._sessions.head_lost()
+
+    def _head_back(self) -> None:
+        if self._sessions:
+            self._sessions.head_back()
+
+    async def _start_child(self, part: Part, plan: Plan) -> None:
+        child = self._children[part] = Child(plan, self._reaper, self._publish)
+        child.start()
+        await child.ready(plan.ready_within)
+
+    async def _temporal_answers(self) -> bool:
+        return self._client is None or await temporal_server.answers(self._client)
+
+    def _control_plan(self) -> Plan:
+        return Plan(
+            name="control-worker",
+            argv=[sys.executable, "-m", "workers.control_worker"],
+            environment=self._environment,
+            log=self.home.logs / "control-worker.log",
+            is_ready=self._control_polls,
+            ready_within=deadlines.WORKER_READY,
+            alive_file=self.home.root / "alive" / "control-worker",
+        )
+
+    async def _control_polls(self, pid: int, _began: float) -> bool:
+        """Whether somebody polls the control queue who did not when this worker was started."""
+        assert self._client
+        request = DescribeTaskQueueRequest(
+            namespace=names.NAMESPACE,
+            task_queue=TaskQueue(name=CONTROL_QUEUE),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+        try:
+            answer = await self._client.workflow_service.describe_task_queue(
+                request, timeout=timedelta(seconds=2)
+            )
+        except RPCError:
+            return False
+        pollers = {poller.identity for poller in answer.pollers}
+        if self._control_before[0] != pid:
+            self._control_before = (pid, pollers)
+        return bool(pollers - self._control_before[1])
+
+    def _api_plan(self) -> Plan:
+        async def is_ready(_pid: int, _began: float) -> bool:
+            return await http_ok(f"http://127.0.0.1:{self._ports.api}/healthz")
+
+        return Plan(
+            name="api",
+            argv=[sys.executable, "-m", "api", "--host", "127.0.0.1", "--port", str(self._ports.api)],
+            environment=self._environment,
+            log=self.home.logs / "api.log",
+            is_ready=is_ready,
+            ready_within=deadlines.API_READY,
+            alive_file=self.home.root / "alive" / "api",
+        )
+
+    async def _poll_cluster_queue(self, client: Client, sessions: Sessions) -> None:
+        while True:
+            try:
+                await Worker(client, task_queue=CLUSTER_QUEUE, activities=sessions.activities()).run()
+            except Exception:  # whatever it was, sessions need somebody who answers
+                logger.exception("the worker of %s failed: starting another", CLUSTER_QUEUE)
+            await asyncio.sleep(WORKER_PAUSE)
+
+    # --- down
+
+    async def stop(self, grace: float = deadlines.STOP_GRACE) -> None:
+        """Take down whatever is up, in reverse order, and leave nothing. Also after a `start` that failed."""
+        self._stopping = True
+        if self._cluster_worker:
+            self._cluster_worker.cancel()
+            await asyncio.wait([self._cluster_worker], timeout=grace)
+        if self._sessions:
+            await self._sessions.stop(grace)
+        await asyncio.gather(
+            *(self._children[part].stop(grace) for part in self._plans if part in self._children)
+        )
+        if isinstance(self._head, RayHead):
+            await self._head.stop(grace)
+        if Part.TEMPORAL in self._children:
+            await self._children[Part.TEMPORAL].stop(grace)
+        self._resources.close()
+        await sweep(self.home)
+        logger.info("everything is down")
+
+    # --- what is known of it
+
+    def _publish(self) -> None:
+        """Write state.json."""
+        if not self._stopping:
+            write_atomically(self.home.state_file, self._state().model_dump_json(indent=1))
+
+    def _state(self) -> SupervisorState:
+        """The addresses, and how every part is."""
+        ports, parts = self._ports, self.options.parts
+        own_temporal = Part.TEMPORAL in parts and not self.options.temporal
+        return SupervisorState(
+            supervisor_pid=os.getpid(),
+            temporal_address=self._address,
+            namespace=names.NAMESPACE,
+            temporal_ui=f"http://127.0.0.1:{ports.temporal_ui}" if own_temporal else None,
+            api_url=f"http://127.0.0.1:{ports.api}" if Part.API in parts else None,
+            ray_address=self._head.address if self._head else None,
+            started_at=self._started_at,
+            ready=self._ready,
+            parts=tuple(self._part_statuses()),
+        )
+
+    def _part_statuses(self) -> Iterator[PartStatus]:
+        addresses = {Part.TEMPORAL: self._address, Part.API: f"http://127.0.0.1:{self._ports.api}"}
+        for part, child in self._children.items():
+            yield _status_of(child, addresses.get(part))
+        if self.options.temporal and Part.TEMPORAL in self.options.parts:
+            yield PartStatus(name="temporal", state="existing", address=self._address)
+        if isinstance(self._head, RayHead):
+            head = self._head
+            log = str(head.log)
+            yield PartStatus(
+                name="ray", state=head.phase, pid=head.pid, address=head.address, starts=head.starts, log=log
+            )
+            yield PartStatus(
+                name="ray-gcs", state=head.phase, pid=head.gcs_pid, starts=head.gcs_starts, log=log
+            )
+        elif self._head:
+            yield PartStatus(name="ray", state="existing", address=self._head.address)
+        if self._sessions:
+            for child in self._sessions.children.values():
+                yield _status_of(child, None)
+
+
+def _status_of(child: Child, address: str | None) -> PartStatus:
+    return PartStatus(
+        name=child.plan.name,
+        state=child.phase,
+        pid=child.pid,
+        address=address,
+        starts=child.starts,
+        log=str(child.plan.log),
+    )
+
+
+async def _together(*steps: Coroutine[Any, Any, None]) -> None:
+    """Run them at once. If one fails the others are cancelled, and its error is raised, alone."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for step in steps:
+                group.create_task(step)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

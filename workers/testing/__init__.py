@@ -1,0 +1,1 @@
+"""`ratchet[testing]`: a pytest plugin with Temporal servers and golden-history replay."""
