@@ -84,7 +84,7 @@ def char_tokenizer() -> Qwen2Tokenizer:
         pad_token=pad,
         bos_token=bos,
         eos_token=eos,
-        unk_token=None,
+        unk_token=pad,
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
@@ -109,7 +109,9 @@ def _encode_problems(tokenizer: Qwen2Tokenizer) -> tuple[Tensor, Tensor]:
 
 def _train(model: Qwen2ForCausalLM, tokens: Tensor, labels: Tensor, steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=SFT_LR)
-    for _ in range(steps):
+    for step in range(steps):
+        # The rate falls to zero: how well the model adds then depends less on the step it happens to stop at.
+        optimizer.param_groups[0]["lr"] = SFT_LR * (1 - step / steps)
         batch = torch.randint(len(tokens), (SFT_BATCH,))
         logits = model(input_ids=tokens[batch], use_cache=False).logits[:, :-1]
         targets = labels[batch][:, 1:]

@@ -15,12 +15,14 @@ def load_causal_lm(folder: Path, dtype: torch.dtype, device: torch.device) -> Pr
     Raises SpecError if there is none, if it is not a causal language model, or if weights are missing (which
     transformers would fill with random numbers).
     """
+    if not folder.is_dir():
+        raise SpecError(f"policy.model: there is no folder {folder}: give one in the Hugging Face layout")
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # transformers, safetensors and json raise what they like about a bad folder
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = str(error).strip().partition("\n")[0].rstrip(".: ") or type(error).__name__
         raise SpecError(
             f"policy.model: {folder} is not a causal language model in the Hugging Face layout ({reason}): "
             f"give a folder that AutoModelForCausalLM.from_pretrained loads"

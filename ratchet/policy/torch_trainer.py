@@ -83,6 +83,8 @@ class TorchTrainer:
         reference = copy.deepcopy(model).requires_grad_(False) if self._has_kl else None
         optimizer = NamedAdamW(model, self._spec.policy.optimizer)
         self._maybe_loaded = _Loaded(model_folder, model, optimizer, reference)
+        # Loading, or building a model that nobody built yet, may have drawn numbers: a run starts the same.
+        torch.manual_seed(self._spec.seed)
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         return LoadResult(num_parameters=num_parameters, model_digest=self.digest())
 

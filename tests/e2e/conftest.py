@@ -1,0 +1,185 @@
+"""A whole stack, as `ratchet up` starts it, driven through the command."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+
+from ratchet.spec.home import HOME_VARIABLE, Home
+from ratchet.spec.stack import StackState
+from ratchet.store import Store
+from workers.temporal import connect
+
+ROOT = Path(__file__).parents[2]
+T = TypeVar("T")
+
+QUICK = (
+    "grpo.num_prompts_per_step=4",
+    "grpo.num_generations_per_prompt=4",
+    "policy.train_micro_batch_size=8",
+    "grpo.max_num_steps=3",
+    "evaluation.num_problems=16",
+    "checkpointing.every=0",
+)
+"""tiny-addition, cut down to what a kill test needs."""
+
+
+def until(what: str, found: Callable[[], T | None], deadline: float = 60.0) -> T:
+    """Poll until `found` gives something true. Fails, saying what was waited for."""
+    end = time.monotonic() + deadline
+    while time.monotonic() < end:
+        if value := found():
+            return value
+        time.sleep(0.02)
+    pytest.fail(f"waited {deadline:.0f} s for {what}")
+
+
+class Failpoints:
+    """Arms, sees and releases named moments in the stack's processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def arm(self, name: str, action: str) -> None:
+        (self._folder / name).write_text(action)
+
+    def wait_hit(self, name: str, deadline: float = 120.0) -> None:
+        until(f"failpoint {name}", (self._folder / f"{name}.hit").exists, deadline)
+
+    def was_hit(self, name: str) -> bool:
+        return (self._folder / f"{name}.hit").exists()
+
+    def release(self, name: str) -> None:
+        (self._folder / f"{name}.release").touch()
+
+    def clear(self) -> None:
+        for path in self._folder.iterdir():
+            path.unlink()
+
+
+class Stack:
+    """One RATCHET_HOME with a stack on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = Home(root / "home")
+        failpoints = root / "failpoints"
+        failpoints.mkdir(parents=True)
+        self.failpoints = Failpoints(failpoints)
+        self.environment = {
+            **os.environ,
+            HOME_VARIABLE: str(self.home.root),
+            "RATCHET_FAILPOINTS": str(failpoints),
+        }
+
+    def ratchet(self, *words: str, expect: int = 0, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+        """Run the command, from the checkout, and look at its exit code."""
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "ratchet"), *words],
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == expect, f"ratchet {' '.join(words)}: {done.stdout}\n{done.stderr}"
+        return done
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.ratchet(*words, "--json").stdout)
+
+    def launch(self, run: str, *settings: str, recipe: str = "recipes/tiny-addition.yaml") -> None:
+        sets = [word for setting in settings for word in ("--set", setting)]
+        self.ratchet("run", "launch", recipe, "--id", run, *sets)
+
+    def phase(self, run: str) -> str:
+        return self.json("run", "show", run)["phase"]
+
+    def ended(self, run: str, deadline: float = 240.0) -> dict[str, Any]:
+        """Wait for the end of a run and return what `run show` says."""
+
+        def look() -> dict[str, Any] | None:
+            shown = self.json("run", "show", run)
+            return shown if shown["phase"] in ("completed", "stopped", "failed") else None
+
+        return until(f"the end of {run}", look, deadline)
+
+    @property
+    def store(self) -> Store:
+        return Store(self.home.store_url)
+
+    def pid(self, victim: str, run: str) -> int:
+        """The process that plays a part right now."""
+        if victim == "control-worker":
+            parts = {part["name"]: part for part in self.json("status")["parts"]}
+            return parts["control-worker"]["pid"]
+        ready = self.home.session_folder(run, 1) / "ready.json"
+        worker = json.loads(ready.read_text())["pid"]
+        if victim == "session-worker":
+            return worker
+        hosts = [
+            child.pid
+            for child in psutil.Process(worker).children()
+            if "workers.session_host" in " ".join(child.cmdline())
+        ]
+        assert len(hosts) == 1
+        return hosts[0]
+
+    def kill(self, victim: str, run: str) -> int:
+        pid = self.pid(victim, run)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def submits_in_flight(self, run: str) -> int:
+        """How often the operation that runs now has been asked for, as its last heartbeat says."""
+
+        async def look() -> int:
+            state = StackState.load(self.home)
+            client = await connect(state.temporal_address, namespace=state.namespace)
+            description = await client.get_workflow_handle(run).describe()
+            for pending in description.raw_description.pending_activities:
+                details = await client.data_converter.decode_wrapper(pending.heartbeat_details)
+                if details:
+                    return details[0]["submits"]
+            return 0
+
+        return asyncio.run(look())
+
+    def processes(self) -> list[str]:
+        """Processes whose command line or environment names this home."""
+        found: list[str] = []
+        for process in psutil.process_iter():
+            try:
+                words = [*process.cmdline(), *process.environ().values()]
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+            if process.pid != os.getpid() and any(str(self.home.root) in word for word in words):
+                found.append(" ".join(process.cmdline()))
+        return found
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One stack for all tests of this folder; each brings runs of its own."""
+    stack = Stack(tmp_path_factory.mktemp("e2e"))
+    stack.ratchet("up", "--detach")
+    try:
+        yield stack
+    finally:
+        stack.ratchet("down")
+
+
+@pytest.fixture(autouse=True)
+def _no_failpoint_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "stack" in request.fixturenames:
+        request.getfixturevalue("stack").failpoints.clear()
