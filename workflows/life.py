@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey
+from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityHandle
 
@@ -109,7 +109,7 @@ class Life:
     async def enter(self, phase: RunPhase, fault: Fault | None = None) -> None:
         """Change the run's state, for everybody to see."""
         self.state.phase = phase
-        workflow.upsert_search_attributes([STATE.value_set(phase.value), STEP.value_set(self.state.step)])
+        _search_attributes(STATE.value_set(phase.value), STEP.value_set(self.state.step))
         self._show()
         await self.record(f"state {phase.value}", StateEntry(phase=phase, step=self.state.step, fault=fault))
 
@@ -171,7 +171,7 @@ class Life:
     async def boundary(self) -> None:
         """Between two steps: a failed checkpoint is noticed, a pause waits here, a long history ends here."""
         state = self.state
-        workflow.upsert_search_attributes([STEP.value_set(state.step)])
+        _search_attributes(STEP.value_set(state.step))
         if self._commit is not None and self._commit.done():
             await self._commit
         if state.paused and not state.stop_requested:
@@ -263,3 +263,7 @@ class Life:
             EvaluateReceipt,
         )
         await self.record(f"evaluation at step {step}", EvaluationEntry(step=step, receipt=receipt))
+
+
+def _search_attributes(*updates: SearchAttributeUpdate[Any]) -> None:
+    workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType]

@@ -80,7 +80,9 @@ class Stack:
             "RATCHET_FAILPOINTS": str(failpoints),
         }
 
-    def ratchet(self, *words: str, expect: int = 0, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+    def ratchet(
+        self, *words: str, expect: int = 0, timeout: float = 300.0
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command, from the checkout, and look at its exit code."""
         done = subprocess.run(
             [str(Path(sys.executable).parent / "ratchet"), *words],

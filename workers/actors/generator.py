@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROLE = "generator"
 
 
-@ray.remote(concurrency_groups={"control": 1})
+@ray.remote(concurrency_groups={"control": 1})  # pyright: ignore[reportCallIssue, reportArgumentType]
 class GeneratorActor:
     """Engine calls run one at a time; cancelling and answering questions go on beside them."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROLE = "trainer"
 
 
-@ray.remote(concurrency_groups={"writer": 1, "control": 1})
+@ray.remote(concurrency_groups={"writer": 1, "control": 1})  # pyright: ignore[reportCallIssue, reportArgumentType]
 class TrainerActor:
     """Engine calls run one at a time; writing a checkpoint and answering questions go on beside them."""
 
