@@ -54,6 +54,10 @@ down:  ## stop the stack; runs and checkpoints stay
 test: setup  ## every test (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: golden
+golden: setup  ## record the golden histories anew; then look at the diff
+	@$(BIN)/python tests/replay/record.py
+
 .PHONY: check
 check: setup  ## lint, format, types, direction of imports
 	$(BIN)/ruff check .

@@ -69,10 +69,12 @@ class Failpoints:
 class Stack:
     """One RATCHET_HOME with a stack on it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, models: Path) -> None:
         self.home = Home(root / "home")
+        self.home.root.mkdir()
+        self.home.models.symlink_to(models)
         failpoints = root / "failpoints"
-        failpoints.mkdir(parents=True)
+        failpoints.mkdir()
         self.failpoints = Failpoints(failpoints)
         self.environment = {
             **os.environ,
@@ -156,6 +158,10 @@ class Stack:
 
         return asyncio.run(look())
 
+    def segments(self) -> list[Path]:
+        """Shared-memory segments of this home."""
+        return sorted(Path("/dev/shm").glob(f"ratchet-{self.home.tag}*"))
+
     def processes(self) -> list[str]:
         """Processes whose command line or environment names this home."""
         found: list[str] = []
@@ -170,9 +176,15 @@ class Stack:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared base models, shared by every stack: the first run builds the tiny one."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Stack]:
     """One stack for all tests of this folder; each brings runs of its own."""
-    stack = Stack(tmp_path_factory.mktemp("e2e"))
+    stack = Stack(tmp_path_factory.mktemp("e2e"), models)
     stack.ratchet("up", "--detach")
     try:
         yield stack
