@@ -1,4 +1,4 @@
-"""Ends the actors of a session: `python -m workers.reap --run RUN --session N`.
+"""Ends the actors of a session and what they held: `python -m workers.reap --run RUN --session N`.
 
 A short-lived Ray driver of its own, so that the supervisor never is one; whoever starts it bounds it in time.
 """
@@ -9,6 +9,7 @@ import re
 import sys
 from typing import cast
 
+from ratchet.refit.segments import segment_prefix, sweep
 from ratchet.spec.home import Home
 from ratchet.spec.ids import RAY_NAMESPACE, actor_name
 from ratchet.spec.stack import StackState
@@ -49,7 +50,9 @@ def main() -> None:
     if address is None:
         sys.exit("this stack has no Ray cluster")
     for name in reap(options.run, options.session, address):
-        sys.stdout.write(f"ended {name}\n")
+        # A killed actor cleans nothing up, and a trainer's segment is as large as its model.
+        segments = sweep(segment_prefix(Home(), name))
+        sys.stdout.write(f"ended {name}{f', removed {len(segments)} segments' if segments else ''}\n")
 
 
 if __name__ == "__main__":

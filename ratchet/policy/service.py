@@ -16,6 +16,7 @@ from ratchet.models.prepare import prepare_model
 from ratchet.policy.registry import create_trainer
 from ratchet.refit.ipc import ShmSender
 from ratchet.refit.manifest import RefitManifest
+from ratchet.refit.segments import segment_prefix, sweep
 from ratchet.rollouts.partition import TRAIN_PARTITION, TRAIN_TASK, register
 from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.receipt_book import ReceiptBook
@@ -43,7 +44,9 @@ class TrainerService:
         self._data_plane = data_plane
         self._consumer = consumer
         self._trainer = create_trainer(spec)
-        self._sender = ShmSender(f"{home.tag}-{consumer}")
+        prefix = segment_prefix(home, consumer)
+        sweep(prefix)  # what a killed predecessor of this name left
+        self._sender = ShmSender(prefix)
         self._book = ReceiptBook()
         self._position: WeightVersion | None = None
         self._base_digest = ""

@@ -5,7 +5,6 @@ Not multiprocessing.shared_memory: its resource tracker unlinks segments of othe
 
 import mmap
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +12,19 @@ from pathlib import Path
 import torch
 
 from ratchet.refit.manifest import RefitManifest
+from ratchet.refit.segments import SHARED_MEMORY, new_segment
 from ratchet.refit.staging import plan, receive, stage
 from ratchet.spec.faults import InfraFault, StorageFault
 from ratchet.spec.ids import WeightVersion
 
-SHARED_MEMORY = Path("/dev/shm")
 MOVER = "ipc"
 
 
 class ShmSender:
     """Stages weight versions in one segment, which it owns and uses again while the size stays the same.
 
-    `prefix` names whoever must clean up after a crash (see `sweep`): letters, digits, `.`, `_` and `-`.
+    `prefix` names the owner, for whoever must clean up after it (see `segments.sweep`): letters, digits,
+    `.`, `_` and `-`.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -61,7 +61,7 @@ class ShmSender:
             if len(self._mapping) == num_bytes and self._segment.exists():  # not swept meanwhile
                 return self._segment, self._mapping
         self.close()
-        self._segment = SHARED_MEMORY / f"ratchet-{self._prefix}-{secrets.token_hex(4)}"
+        self._segment = new_segment(self._prefix)
         try:
             self._mapping = _create(self._segment, num_bytes)
         except BaseException:
@@ -115,17 +115,6 @@ class ShmReceiver:
         finally:
             os.close(descriptor)
         return self._mapping
-
-
-def sweep(prefix: str) -> list[str]:
-    """Remove every segment under `prefix`, whoever made it; returns their names, sorted.
-
-    `a` covers `a-b` too: give owners prefixes of which none continues another at a dash.
-    """
-    leftovers = sorted(SHARED_MEMORY.glob(f"ratchet-{prefix}-*"))
-    for path in leftovers:
-        path.unlink(missing_ok=True)
-    return [path.name for path in leftovers]
 
 
 def _create(path: Path, num_bytes: int) -> mmap.mmap:

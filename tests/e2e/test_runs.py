@@ -91,3 +91,4 @@ def test_pause_holds_a_run_at_a_boundary_until_it_is_resumed(stack: Stack) -> No
     assert stack.json("run", "show", "paused")["step"] == 1
     stack.ratchet("run", "resume", "paused")
     assert stack.ended("paused")["phase"] == "completed"
+    assert stack.segments() == []  # an ended run gives back what its trainer had staged

@@ -1,6 +1,7 @@
 """Law 14: every golden history replays, command for command, on every change."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,26 @@ async def test_law_14_golden_history_replays(
 ) -> None:
     golden = ratchet_golden(path)
     await assert_replays([RunWorkflow], golden.history, golden.commands, update=ratchet_update_golden)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_arguments_and_receipts_stay_under_64_kib(path: str) -> None:
+    """An oversized argument scheduled by workflow code would retry its workflow task for ever."""
+    for name in (path, f"{path}.commands"):
+        for payload in _leaves(json.loads((HISTORIES / f"{name}.json").read_text())):
+            assert len(json.dumps(payload)) < 64 << 10
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Payloads in a history (base64 under `data`), and the arguments of commands."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key in ("data", "arguments"):
+                yield item
+            yield from _leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
 
 
 async def test_a_changed_timeout_is_seen(

@@ -7,6 +7,7 @@ from typing import Any
 import ray
 from ray.exceptions import (
     GetTimeoutError,
+    OutOfMemoryError,
     RayActorError,
     RayError,
     RayTaskError,
@@ -17,8 +18,7 @@ from ratchet.spec.faults import ActorLost, ClusterLost, InfraFault, RatchetError
 
 def named(error: BaseException, role: str) -> RatchetError:
     """The RatchetError behind a Ray exception."""
-    if isinstance(error, RatchetError):
-        return error
+    # First, since Ray raises a class that is both: the cause's type, with a traceback for a message.
     if isinstance(error, RayTaskError):
         cause = error.cause
         if isinstance(cause, RatchetError):
@@ -27,7 +27,9 @@ def named(error: BaseException, role: str) -> RatchetError:
         if isinstance(cause, MemoryError):
             return InfraFault(f"the {role} ran out of memory: {cause}", role=role)
         return RatchetError(f"{type(cause).__name__}: {cause}", role=role)
-    if isinstance(error, RayActorError):
+    if isinstance(error, RatchetError):
+        return error
+    if isinstance(error, (RayActorError, OutOfMemoryError)):  # Ray kills actors when memory runs out
         return ActorLost(f"the {role} actor is gone: {_essence(error)}", role=role)
     if isinstance(error, (GetTimeoutError, TimeoutError)):
         return Unavailable(f"the {role} did not answer in time", role=role)
