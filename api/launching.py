@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from api.presenting import present
 from api.services import Services
 from ratchet.preflight import check_runnable
-from ratchet.spec import deadlines
+from ratchet.spec import deadlines, names
 from ratchet.spec.faults import Conflict, Unavailable, as_error
 from ratchet.spec.loading import spec_from_mapping
 from ratchet.spec.views import LaunchRequest, RunView
@@ -33,11 +33,9 @@ async def launch(services: Services, request: LaunchRequest) -> RunView:
         async with asyncio.timeout(deadlines.LAUNCH):
             record = await _on_record(services, run)
     except TimeoutError:
-        await services.workflows.terminate(run, "nobody took it up")
-        raise Unavailable(
-            f"no control worker took up run {run} for {deadlines.LAUNCH:g} s, so it was given up: "
-            "see `ratchet status`"
-        ) from None
+        reason = await _why_not(services, run)
+        await services.workflows.terminate(run, reason)
+        raise Unavailable(f"run {run} was given up: {reason}") from None
     return await present(services, record)
 
 
@@ -53,3 +51,11 @@ async def _on_record(services: Services, run: str) -> RunRecord:
             if fault is not None:
                 raise as_error(fault)
         await asyncio.sleep(LOOK_EVERY)
+
+
+async def _why_not(services: Services, run: str) -> str:
+    """Why a run is not on record after all that time, and where to look."""
+    for activity in await services.workflows.open_activities(run):
+        if activity.kind == names.REGISTER_RUN and activity.failure:
+            return f"it cannot be put on record ({activity.failure}): see `ratchet logs control-worker`"
+    return f"no control worker took it up for {deadlines.LAUNCH:g} s: see `ratchet status`"

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
 
+from api.doing import in_words
 from api.services import Services
 from ratchet.spec.faults import Fault, RatchetError
 from ratchet.spec.state import RunPhase, RunStatus
@@ -15,12 +16,20 @@ from ratchet.store import CheckpointRecord, EvaluationRecord, RunRecord, StepRec
 
 async def present(services: Services, record: RunRecord, status: RunStatus | None = None) -> RunView:
     """Everything about a run. `status`: what its workflow just said, if it was asked already."""
-    fault = record.fault
-    if not record.phase.final and status is None:
-        status = await services.workflows.status(record.id)
+    fault: Fault | None = record.fault
+    doing: list[str] = []
+    if not record.phase.final:
+        status, activities = await asyncio.gather(
+            _said(services, record, status), services.workflows.open_activities(record.id)
+        )
+        doing = in_words(status.doing if status else None, activities)
         if status is None:
             fault = await _failure(services, record)
-    return await run_in_threadpool(_assemble, services, record, status, fault)
+    return await run_in_threadpool(_assemble, services, record, status, fault, doing)
+
+
+async def _said(services: Services, record: RunRecord, status: RunStatus | None) -> RunStatus | None:
+    return status or await services.workflows.status(record.id)
 
 
 async def summarize(services: Services, records: Sequence[RunRecord]) -> list[RunSummary]:
@@ -60,7 +69,7 @@ async def _failure(services: Services, record: RunRecord) -> Fault | None:
 
 
 def _assemble(
-    services: Services, record: RunRecord, status: RunStatus | None, fault: Fault | None
+    services: Services, record: RunRecord, status: RunStatus | None, fault: Fault | None, doing: list[str]
 ) -> RunView:
     store = services.store
     steps = store.steps_on_path(record.id, since=max(record.step - 1, 0))
@@ -74,7 +83,7 @@ def _assemble(
         evaluations=[_evaluation(evaluations[step]) for step in sorted(evaluations)],
         last_checkpoint=_checkpoint(checkpoints[-1]) if checkpoints else None,
         live=status is not None,
-        doing=status.doing if status else [],
+        doing=doing,
         stop_requested=status.stop_requested if status else False,
     )
 
@@ -82,7 +91,8 @@ def _assemble(
 def _summary(
     services: Services, record: RunRecord, status: RunStatus | None, fault: Fault | None
 ) -> RunSummary:
-    phase = status.phase if status else record.phase
+    # An end counts once it is on record, with its reason: the workflow knows of it a moment earlier.
+    phase = status.phase if status and not status.phase.final else record.phase
     return RunSummary(
         id=record.id,
         name=record.recipe,

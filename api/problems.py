@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -10,7 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ratchet.spec.faults import Conflict, RatchetError, SpecError, Unavailable
-from ratchet.spec.problems import InvalidSpec, SpecProblem
+from ratchet.spec.problems import InvalidSpec, SpecProblem, written
 from ratchet.spec.views import Problem, ProblemItem
 
 logger = logging.getLogger(__name__)
@@ -44,20 +45,13 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RatchetError)
     def _ratchet(request: Request, error: RatchetError) -> JSONResponse:
         _, status, slug, title = next(known for known in _KNOWN if isinstance(error, known[0]))
-        items = [_item(problem) for problem in error.problems] if isinstance(error, InvalidSpec) else []
+        problems = error.problems if isinstance(error, InvalidSpec) else ()
+        items = [_item(problem, ("spec", *problem.key.split("."))) for problem in problems]
         return _answer(request, status, slug, title, str(error), items)
 
     @app.exception_handler(RequestValidationError)
     def _request(request: Request, error: RequestValidationError) -> JSONResponse:
-        items = [
-            ProblemItem(
-                key=".".join(str(part) for part in details["loc"][1:]) or "body",
-                found=details["msg"],
-                pointer=_pointer(details["loc"][1:]),
-                detail=f"{'.'.join(str(part) for part in details['loc'])}: {details['msg']}",
-            )
-            for details in error.errors()
-        ]
+        items = [_item(_problem_of(details), details["loc"][1:]) for details in error.errors()]
         detail = "; ".join(item.detail for item in items)
         status = HTTPStatus.UNPROCESSABLE_ENTITY
         return _answer(request, status, "invalid-request", "The request is not valid", detail, items)
@@ -94,9 +88,17 @@ def _answer(
     return JSONResponse(problem.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
 
 
-def _item(problem: SpecProblem) -> ProblemItem:
-    pointer = _pointer(["spec", *problem.key.split(".")])
-    return ProblemItem(**problem.model_dump(), pointer=pointer, detail=str(problem))
+def _problem_of(details: dict[str, Any]) -> SpecProblem:
+    """What is wrong with a request before its spec is even looked at."""
+    key = ".".join(str(part) for part in details["loc"][1:]) or "body"
+    if details["type"] in ("missing", "extra_forbidden", "json_invalid"):
+        return SpecProblem(key=key, found=details["msg"])
+    allowed = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return SpecProblem(key=key, found=written(details["input"]), allowed=allowed)
+
+
+def _item(problem: SpecProblem, location: Sequence[str | int]) -> ProblemItem:
+    return ProblemItem(**problem.model_dump(), pointer=_pointer(location), detail=str(problem))
 
 
 def _pointer(parts: Sequence[str | int]) -> str:

@@ -32,6 +32,7 @@ from temporalio.exceptions import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
+from api.doing import OpenActivity
 from api.problems import RunNotFound
 from ratchet.spec import deadlines, names
 from ratchet.spec.faults import Conflict, Fault, FaultKind, Unavailable
@@ -115,6 +116,19 @@ class RunWorkflows:
                 )
         except (RPCError, Unavailable, WorkflowQueryFailedError, WorkflowQueryRejectedError):
             return None
+
+    async def open_activities(self, run: str) -> list[OpenActivity]:
+        """What of a workflow is under way; nothing if Temporal cannot say so at once."""
+        try:
+            async with _answering(deadlines.LIVE_STATUS):
+                client = await self._connected()
+                description = await client.get_workflow_handle(run).describe()
+                return [
+                    await OpenActivity.read(pending, client.data_converter)
+                    for pending in description.raw_description.pending_activities
+                ]
+        except (RPCError, Unavailable):
+            return []
 
     async def update(self, run: str, name: str) -> RunStatus:
         """Pause, resume or stop. Raises Conflict if the workflow refuses, RunNotFound if it has ended."""

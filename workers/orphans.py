@@ -43,7 +43,7 @@ async def fail_orphans(client: Client, workflow_id: str, queue: str, identity: s
         try:
             await handle.fail(
                 ApplicationError(
-                    f"session worker {pending.last_worker_identity} is gone",
+                    f"session worker {pending.last_worker_identity.partition('@')[2][:8]} is gone",
                     type="WorkerLost",
                     next_retry_delay=timedelta(seconds=deadlines.RETRY_INTERVAL),
                 )

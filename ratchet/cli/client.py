@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from ratchet.spec import deadlines
 from ratchet.spec.faults import RatchetError, Unavailable
-from ratchet.spec.home import Home
+from ratchet.spec.home import HOME_VARIABLE, Home
 from ratchet.spec.problems import InvalidSpec
 from ratchet.spec.stack import StackState
 from ratchet.spec.views import Problem, RunList, RunView, StepList, StepView
@@ -63,7 +63,11 @@ class Api:
         return self._call("POST", f"/v1/runs/{run}/{action}", RunView)
 
     def _call(self, method: str, path: str, answer: type[Answer], **request: Any) -> Answer:
-        url = StackState.load(self._home).api_url
+        try:
+            url = StackState.load(self._home).api_url
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise Unavailable(f"{error.filename}: {reason}: choose another {HOME_VARIABLE}") from None
         if url is None:
             raise Unavailable("this stack runs no API: `ratchet down`, then `ratchet up`")
         try:

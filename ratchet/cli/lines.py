@@ -1,5 +1,7 @@
 """A run in plain lines: for pipes, logs, and the end of a run."""
 
+import re
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -7,10 +9,14 @@ from rich.text import Text
 from ratchet.cli.following import Sight
 from ratchet.cli.live import PHASE_STYLE, checkpoint_words, held_out
 from ratchet.cli.words import duration, known, mean, measured
+from ratchet.spec.problems import first_line
+from ratchet.spec.state import RunPhase
 from ratchet.spec.views import RunSummary, RunView, StepView
 
+_ATTEMPT = re.compile(r"attempt \d+")
+
 ENDS = 5
-"""The reward is compared between so many first and last steps."""
+"""The reward is compared between at most so many first and last steps."""
 
 
 def step_line(step: StepView, max_num_steps: int) -> str:
@@ -46,6 +52,8 @@ class Ticker:
         if view.phase != self._phase and not view.phase.final:
             lines.append(f"{view.id} is {view.phase.value}")
         self._phase = view.phase
+        if view.phase is RunPhase.STARTING:  # later, the steps themselves show that it moves
+            lines += [line for line in view.doing if self._new("doing", _ATTEMPT.sub("", line))]
         news: list[tuple[int, str]] = []
         for step in sight.steps:
             if self._new("step", step.incarnation, step.step):
@@ -86,14 +94,21 @@ def outcome(sight: Sight) -> RenderableType:
         rows.add_row("held-out accuracy", _gain(view))
     rewards = known(step.reward_mean for step in sight.steps)
     if rewards:
-        first, last = mean(rewards[:ENDS]), mean(rewards[-ENDS:])
-        count = min(ENDS, len(rewards))
-        rows.add_row("mean reward", f"{first:.3f} (first {count} steps) → {last:.3f} (last {count})")
+        rows.add_row("mean reward", _ends(rewards))
     if view.last_checkpoint:
         rows.add_row("checkpoint", checkpoint_words(view.last_checkpoint))
     if view.links.temporal:
         rows.add_row("temporal", view.links.temporal)
     return Group(heading, rows)
+
+
+def _ends(rewards: list[float]) -> str:
+    """From the first steps to the last, none of which counts as both."""
+    if len(rewards) == 1:
+        return f"{rewards[0]:.3f} (1 step)"
+    count = min(ENDS, len(rewards) // 2)
+    steps = f"{count} steps" if count > 1 else "step"
+    return f"{mean(rewards[:count]):.3f} (first {steps}) → {mean(rewards[-count:]):.3f} (last {steps})"
 
 
 def _gain(view: RunView) -> Text:
@@ -114,13 +129,13 @@ def _gain(view: RunView) -> Text:
 def run_table(runs: list[RunSummary]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("run", "phase", "step", "started", ""):
-        table.add_column(name, no_wrap=name != "")
+        table.add_column(name, no_wrap=True)
     for run in runs:
         table.add_row(
             run.id,
             Text(run.phase.value, PHASE_STYLE[run.phase]),
             f"{run.step}/{run.max_num_steps}",
             f"{run.created_at.astimezone():%Y-%m-%d %H:%M}",
-            Text(run.fault.message if run.fault else "", "red"),
+            Text(first_line(run.fault.message) if run.fault else "", "red"),
         )
     return table

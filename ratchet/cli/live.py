@@ -30,7 +30,8 @@ def live_view(sight: Sight, *, following: bool = True) -> RenderableType:
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(overflow="fold")
     rows.add_row("step", _progress(sight))
-    rows.add_row("now", _now(sight))
+    if view.fault or not view.phase.final:
+        rows.add_row("now", _now(sight))
     if steps:
         last = steps[-1]
         rows.add_row("reward", _curve(known(step.reward_mean for step in steps), "green"))
@@ -51,6 +52,8 @@ def live_view(sight: Sight, *, following: bool = True) -> RenderableType:
 
 def _heading(view: RunView) -> Text:
     heading = Text.assemble((view.id, "bold"), "  ", (view.phase.value, PHASE_STYLE[view.phase]))
+    if view.ended_at:
+        heading.append(f"  {duration((view.ended_at - view.created_at).total_seconds())}", "dim")
     if view.incarnation > 1:
         heading.append(f"  incarnation {view.incarnation}", "yellow")
     return heading
@@ -78,9 +81,7 @@ def _now(sight: Sight) -> Text:
     if view.phase is RunPhase.PAUSED:
         return Text(f"paused: ratchet run resume {view.id}", "yellow")
     if view.doing:
-        return Text("; ".join(view.doing))
-    if view.phase.final:
-        return Text("ended")
+        return Text("\n".join(view.doing))
     return Text("between operations" if view.live else "waiting for the workflow to answer", "dim")
 
 

@@ -86,7 +86,7 @@ def list_runs(
     """List runs, newest first."""
     from ratchet.cli.client import Api
     from ratchet.cli.lines import run_table
-    from ratchet.cli.watching import stdout
+    from ratchet.cli.watching import put
 
     with Api() as api:
         found = api.runs(limit, phase)
@@ -95,7 +95,7 @@ def list_runs(
     if not found.runs:
         typer.echo(f"no runs that are {phase}" if phase else "no runs yet")
         return _suggest("ratchet run launch recipes/tiny-addition.yaml --wait")
-    stdout().print(run_table(found.runs))
+    put(run_table(found.runs))
     if found.next_cursor:
         _suggest(f"ratchet run ls --limit {limit * 5}")
     _suggest(f"ratchet run show {found.runs[0].id}")
@@ -107,14 +107,14 @@ def show(run: RunId, as_json: AsJson = False) -> None:
     from ratchet.cli.client import Api
     from ratchet.cli.following import Sight
     from ratchet.cli.live import live_view
-    from ratchet.cli.watching import stdout
+    from ratchet.cli.watching import put
 
     with Api() as api:
         view = api.run(run)
         if as_json:
             return _print_json(view)
         sight = Sight(view, api.steps(run))
-    stdout().print(live_view(sight, following=False))
+    put(live_view(sight, following=False))
     _suggest_for(view)
 
 

@@ -1,33 +1,41 @@
 """`watch`: a live screen on a terminal, plain lines elsewhere, JSON for programs. Ctrl-C only detaches."""
 
+import io
 import sys
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from ratchet.cli.following import RunReader, Sight, follow
 from ratchet.cli.lines import Ticker, outcome
 from ratchet.cli.live import live_view
 
-PIPE_WIDTH = 200
-"""Nothing is wrapped for a pipe: whoever reads it has no 80 columns."""
+UNWRAPPED = 10_000
+"""Columns of a pipe: whoever reads it looks for whole lines."""
 
 
-def stdout() -> Console:
+def put(what: RenderableType) -> None:
+    """Print it: as wide as the terminal, or, into a pipe, unwrapped and without blanks at the ends."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    if console.is_terminal:
+        return console.print(what)
+    unwrapped = Console(highlight=False, file=io.StringIO(), width=UNWRAPPED)
+    with unwrapped.capture() as captured:
+        unwrapped.print(what)
+    for line in captured.get().splitlines():
+        typer.echo(line.rstrip())
 
 
 def watch_live(api: RunReader, run: str) -> Sight | None:
     """Show a run to its end and return the last sight; None if the person detached."""
-    console = stdout()
+    console = Console(highlight=False)
     try:
-        sight = _screen(api, run, console) if console.is_terminal else _plain(api, run, console)
+        sight = _screen(api, run, console) if console.is_terminal else _plain(api, run)
     except KeyboardInterrupt:
         typer.echo(f"detached: {run} goes on without you", err=True)
         return None
-    console.print(outcome(sight))
+    put(outcome(sight))
     return sight
 
 
@@ -59,11 +67,11 @@ def _screen(api: RunReader, run: str, console: Console) -> Sight:
     return sight
 
 
-def _plain(api: RunReader, run: str, console: Console) -> Sight:
+def _plain(api: RunReader, run: str) -> Sight:
     ticker = Ticker()
     sight = None
     for sight in follow(api, run):
         for line in ticker.lines(sight):
-            console.print(line, soft_wrap=True, markup=False)
+            typer.echo(line)
     assert sight is not None  # follow yields at least once
     return sight

@@ -4,6 +4,7 @@
 its own seed and its own logits only, and every token comes with the log-probability it was drawn at.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,10 +26,13 @@ from ratchet.generation.decoding import Decoder
 from ratchet.generation.protocol import Completion, SamplingParams
 from ratchet.generation.sampling import draw_uniforms, sample
 from ratchet.generation.stopping import StopStrings, decode
+from ratchet.policy.precision import resolve
 from ratchet.policy.weights import named_weights
 from ratchet.rollouts.group import Logprobs, Tokens
 from ratchet.spec.faults import Cancelled, DataFault, InfraFault, SpecError
 from ratchet.spec.run_spec import RunSpec
+
+log = logging.getLogger(__name__)
 
 
 class _Opened(NamedTuple):
@@ -42,26 +46,30 @@ class HfGenerator:
     """Implements `Generator`. Weights live in `generation.precision`, on a GPU where there is one."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self._dtype: torch.dtype = getattr(torch, spec.generation.precision)
+        self._precision = spec.generation.precision
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._opened: _Opened | None = None
         self._has_weights = False
 
     def open(self, model_folder: Path) -> None:
         """Build the model without reading its weights (they come by refit), and load the tokenizer."""
+        dtype = resolve(self._precision, self._device)
         try:
             config = AutoConfig.from_pretrained(model_folder, local_files_only=True)
             # Parameters stay uninitialised; buffers that no refit brings (rotary frequencies) are computed.
             with no_init_weights():
-                model = AutoModelForCausalLM.from_config(config, dtype=self._dtype)
+                model = AutoModelForCausalLM.from_config(config, dtype=dtype)
             tokenizer = AutoTokenizer.from_pretrained(model_folder, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise SpecError(f"policy.model: {model_folder} is no causal language model: {reason}") from error
         model.tie_weights()
-        model.to("cuda" if torch.cuda.is_available() else "cpu").eval().requires_grad_(False)
+        model.to(self._device).eval().requires_grad_(False)
         end_tokens = torch.tensor(_end_tokens(model_folder, config, tokenizer), device=model.device)
         self._opened = _Opened(model, tokenizer, end_tokens)
         self._has_weights = False
+        name = str(dtype).removeprefix("torch.")
+        log.info("generator: %s on %s (generation.precision: %s)", name, self._device, self._precision)
 
     def encode(self, text: str) -> Tokens:
         return np.asarray(self._open().tokenizer(text)["input_ids"], dtype=np.int32)

@@ -1,6 +1,7 @@
 """The `torch` trainer: one rank, float32 master weights, AdamW, in split steps."""
 
 import copy
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +19,15 @@ from ratchet.policy.digest import digest_tensors
 from ratchet.policy.loading import load_causal_lm
 from ratchet.policy.nested import flatten, map_tensors, mismatches
 from ratchet.policy.optimizer import NamedAdamW
+from ratchet.policy.precision import resolve
 from ratchet.policy.protocol import LoadResult, StepResult
+from ratchet.policy.sharing import share_prompts, sharing_obstacle
 from ratchet.policy.weights import named_weights
 from ratchet.rollouts.group import PromptGroup
 from ratchet.spec.faults import DataFault, Poisoned, SpecError
 from ratchet.spec.run_spec import RunSpec
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,8 @@ class _Loaded:
     model: PreTrainedModel
     optimizer: NamedAdamW
     reference: PreTrainedModel | None
+    shares_prompts: bool
+    """Whether rows of one prompt may be fed as one pack (ratchet.policy.sharing)."""
 
 
 @dataclass(slots=True)
@@ -70,6 +77,7 @@ class TorchTrainer:
         self._spec = spec
         self._dtype = dtype
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._autocast = resolve(spec.policy.precision, self._device) == torch.bfloat16
         self._maybe_loaded: _Loaded | None = None
         self._step: _OpenStep | None = None
         self._last_step = 0
@@ -82,7 +90,15 @@ class TorchTrainer:
         model = load_causal_lm(model_folder, self._dtype, self._device)
         reference = copy.deepcopy(model).requires_grad_(False) if self._has_kl else None
         optimizer = NamedAdamW(model, self._spec.policy.optimizer)
-        self._maybe_loaded = _Loaded(model_folder, model, optimizer, reference)
+        obstacle = sharing_obstacle(model)
+        self._maybe_loaded = _Loaded(model_folder, model, optimizer, reference, obstacle is None)
+        log.info(
+            "trainer: forward and backward in %s on %s (policy.precision: %s), prompts run once per %s",
+            str(self._computes_in).removeprefix("torch."),
+            self._device,
+            self._spec.policy.precision,
+            "group" if obstacle is None else f"sample ({obstacle})",
+        )
         # Loading, or building a model that nobody built yet, may have drawn numbers: a run starts the same.
         torch.manual_seed(self._spec.seed)
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -180,7 +196,7 @@ class TorchTrainer:
         """Forward and backward of these rows: adds to the summed gradients."""
         current = self._current()
         current.forward_tokens += current.count(rows)
-        batch = collate(rows, self._dtype).to(self._device)
+        batch = self._collate(rows)
         logprobs, entropy = self._forward(self._loaded.model, batch)
         reference_logprobs = None
         if self._loaded.reference is not None:
@@ -253,18 +269,28 @@ class TorchTrainer:
         if self._poisoned:
             raise Poisoned("an earlier update of this trainer failed half-way: restore a checkpoint")
 
+    @property
+    def _computes_in(self) -> torch.dtype:
+        return torch.bfloat16 if self._autocast else self._dtype
+
+    def _collate(self, rows: Sequence[Row]) -> Microbatch:
+        loaded = self._loaded
+        packs = [[row] for row in rows]
+        if loaded.shares_prompts:
+            packs = share_prompts(rows, loaded.model.config.hidden_size)
+        return collate(packs, self._dtype, self._computes_in).to(self._device)
+
     def _forward(self, model: PreTrainedModel, batch: Microbatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the responses, and entropies, [B, T] each, at the sampling temperature."""
-        bfloat16 = self._spec.policy.precision == "bfloat16"
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=bfloat16):
+        """Log-probabilities of the responses, and entropies, [S, T] each, at the sampling temperature."""
+        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._autocast):
             logits = model(
                 input_ids=batch.input_ids,
                 attention_mask=batch.attention_mask,
                 position_ids=batch.position_ids,
-                logits_to_keep=batch.targets.shape[1],
+                logits_to_keep=batch.logits_to_keep,
                 use_cache=False,
             ).logits
-        return token_logprobs(logits, batch.targets, self._spec.generation.temperature)
+        return token_logprobs(logits, batch.targets, self._spec.generation.temperature, batch.sources)
 
     def _result(self, current: _OpenStep) -> StepResult:
         if current.tokens == 0:

@@ -76,6 +76,7 @@ class EngineExecutor:
         self._spec = spec
         self._trainer = trainer
         self._generator = generator
+        self._wire_dtypes: dict[str, str] | None = None  # asked for again if this conductor did not restore
 
     async def execute(self, args: AnyArgs, progress: Progress, cancelled: asyncio.Event) -> AnyReceipt:
         match args:
@@ -108,12 +109,15 @@ class EngineExecutor:
         progress("preparing the model")
         folder = await self._trainer.prepare_model()
         progress("loading the model")
-        receipt, _ = await asyncio.gather(self._trainer.restore(args, folder), self._generator.open(folder))
+        receipt, self._wire_dtypes = await asyncio.gather(
+            self._trainer.restore(args, folder), self._generator.open(folder)
+        )
         return receipt
 
     async def _refit(self, args: RefitArgs) -> AnyReceipt:
-        wire_dtypes = await self._generator.open(await self._trainer.prepare_model())
-        manifest = await self._trainer.stage_refit(args, wire_dtypes)
+        if self._wire_dtypes is None:
+            self._wire_dtypes = await self._generator.open(await self._trainer.prepare_model())
+        manifest = await self._trainer.stage_refit(args, self._wire_dtypes)
         return await self._generator.refit(args, manifest)
 
     async def _rollout(

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 class _Section(BaseModel):
@@ -42,8 +43,10 @@ class PolicySpec(_Section):
     """`tiny`, `smollm2-135m`, a folder in the Hugging Face layout, or a Hugging Face model name."""
     backend: str = "torch"
     """Trainer backend: `torch`, or `module:Class`."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Autocast precision of forward and backward; master weights and optimizer are float32 always."""
+    precision: Precision = "float32"
+    """Autocast precision of forward and backward; master weights and optimizer are float32 always. `auto`:
+    bfloat16 where the hardware computes in it (CUDA from Ampere on, processors with AVX512_BF16 or AMX), else
+    float32. The trainer logs which one it is."""
     train_micro_batch_size: Positive = 16
     """Samples per forward and backward. Changes speed and memory, not the result (law 1)."""
     train_global_batch_size: Positive | None = None
@@ -68,8 +71,9 @@ class GenerationSpec(_Section):
     """Sample among the k likeliest tokens; 0 is off."""
     stop_strings: tuple[str, ...] = ()
     """A response ends once its text holds one of these (the string stays part of the response)."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the generators' weights and activations."""
+    precision: Precision = "float32"
+    """Precision of the generators' weights and activations. `auto`: as in policy.precision, for the
+    generators' hardware. Generators log which one it is."""
     deterministic: bool = False
     """Generate each prompt group by itself, with its own padding, so that its tokens do not depend on its
     neighbours: runs end bit-identical (on one machine). Off: whole batches, faster."""

@@ -1,16 +1,28 @@
 """What the API answers and its clients read: one shape on both ends of the wire."""
 
+import re
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from ratchet.spec.faults import Fault
 from ratchet.spec.problems import SpecProblem
 from ratchet.spec.state import RunPhase
 
-RUN_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,59}$"
-"""Run ids name folders, queues and actors: lower-case letters, digits and dashes."""
+_RUN_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,59}$"
+
+
+def _checked_id(text: str) -> str:
+    if not re.fullmatch(_RUN_ID_PATTERN, text):
+        raise ValueError("lower-case letters, digits and dashes, 60 at most, the first one no dash")
+    return text
+
+
+RunIdText = Annotated[
+    str, AfterValidator(_checked_id), WithJsonSchema({"type": "string", "pattern": _RUN_ID_PATTERN})
+]
+"""Run ids name folders, queues and actors."""
 
 _RUN_ID = "tiny-addition-3fa2c1"
 _DIGEST = "9f86d081884c7d659a2feaa0c55ad015"
@@ -49,7 +61,7 @@ class LaunchRequest(BaseModel):
 
     spec: dict[str, Any]
     """The run spec, as in a recipe file."""
-    run_id: str | None = Field(default=None, pattern=RUN_ID_PATTERN)
+    run_id: RunIdText | None = None
     """The run's id; left out: the spec's name and six random hex digits."""
 
 
@@ -142,9 +154,12 @@ class RunView(RunSummary):
     evaluations: list[EvaluationView] = []
     last_checkpoint: CheckpointView | None = None
     live: bool = Field(default=False, examples=[True])
-    """The workflow itself answered, so `doing` is of this moment; false: only what the store knows."""
-    doing: list[str] = Field(default=[], examples=[["rollout of step 13: 7 of 16 groups"]])
-    """Open operations, in words."""
+    """The workflow itself answered; false: this is what the store and Temporal know without it."""
+    doing: list[str] = Field(
+        default=[],
+        examples=[["step 13: roll out prompts 192 to 207 with weights 1.12.9f86d081 (7 of 16 groups)"]],
+    )
+    """A line for everything that is open: what it is, how far it is, and why it is tried again."""
     stop_requested: bool = False
 
 

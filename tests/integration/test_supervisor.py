@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import uuid
@@ -39,18 +40,18 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 BACK_WITHIN = 30.0
 """For a part that was killed: seconds are the rule, but two cores may be shared with other tests."""
 
-USE_RAY = """
+DRIVER = """
 import sys, ray
 ray.init(address=sys.argv[1], namespace=sys.argv[2], log_to_driver=False, configure_logging=False)
 
+@ray.remote(num_cpus=0)
 class Counter:
     def __init__(self): self.value = 0
     def up(self): self.value += 1; return self.value
 
-actor = ray.remote(num_cpus=0)(Counter).options(
-    name=sys.argv[3], lifetime="detached", get_if_exists=True
-).remote()
-print(ray.get(actor.up.remote(), timeout=20))
+for name in map(str.strip, sys.stdin):
+    actor = Counter.options(name=name, lifetime="detached", get_if_exists=True).remote()
+    print(ray.get(actor.up.remote(), timeout=20), flush=True)
 """
 
 
@@ -71,18 +72,45 @@ def supervisor(
     )
 
 
-def count_up(cluster: Home, address: str, actor: str) -> int:
-    """A driver of its own finds or makes a detached counter and counts it up: its value, 1 if it is new."""
-    done = subprocess.run(
-        [sys.executable, "-c", USE_RAY, address, RAY_NAMESPACE, actor],
-        capture_output=True,
-        text=True,
-        timeout=40,
-        env=stack_environment(cluster),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return int(done.stdout.split()[-1])
+class Driver:
+    """A Ray driver beside the stack, started when it is needed: Ray takes seconds to import."""
+
+    def __init__(self, cluster: Home, address: str) -> None:
+        self._cluster, self._address = cluster, address
+        self._log = cluster.root / "driver.log"
+        self._process: subprocess.Popen[str] | None = None
+
+    def count_up(self, actor: str) -> int:
+        """Find or make a detached counter and count it up: its value, 1 if it is new."""
+        process = self._process = self._process or self._start()
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(f"{actor}\n")
+        process.stdin.flush()
+        watchdog = threading.Timer(40, process.kill)
+        watchdog.start()
+        answer = process.stdout.readline()
+        watchdog.cancel()
+        assert answer, self._log.read_text()[-2000:]
+        return int(answer)
+
+    def _start(self) -> subprocess.Popen[str]:
+        with self._log.open("w") as log:
+            return subprocess.Popen(
+                [sys.executable, "-c", DRIVER, self._address, RAY_NAMESPACE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=stack_environment(self._cluster),
+            )
+
+    def leave(self) -> None:
+        """Before its head is killed, and at the end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
 
 
 def part(home: Home, name: str) -> PartStatus:
@@ -104,17 +132,19 @@ def until(condition: Callable[[], bool], what: str) -> float:
     return time.monotonic() - began
 
 
-def kill_and_wait(home: Home, name: str, victim: int | None = None) -> None:
-    """SIGKILL the part's process and wait until another one is ready in its place."""
+def end_and_wait(
+    home: Home, name: str, victim: int | None = None, how: signal.Signals = signal.SIGKILL
+) -> None:
+    """Kill or freeze the part's process and wait until another one is ready in its place."""
     old = part(home, name)
     assert old.pid is not None
-    os.kill(victim or old.pid, signal.SIGKILL)
+    os.kill(victim or old.pid, how)
 
     def another_is_ready() -> bool:
         now = part(home, name)
         return now.state == "ready" and now.starts > old.starts and now.pid is not None
 
-    until(another_is_ready, f"{name} back after SIGKILL")
+    until(another_is_ready, f"{name} back after {how.name}")
 
 
 def naming(home: Home) -> list[str]:
@@ -145,6 +175,7 @@ class Foreign:
     """Only for its token."""
     address: str
     pids: tuple[int, int]
+    driver: Driver
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +209,9 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     try:
         launcher.wait(60)
         pids = HeadReport.model_validate_json(report.read_text())
-        yield Foreign(home, f"127.0.0.1:{port}", (pids.gcs_server, pids.raylet))
+        driver = Driver(home, f"127.0.0.1:{port}")
+        yield Foreign(home, f"127.0.0.1:{port}", (pids.gcs_server, pids.raylet), driver)
+        driver.leave()
     finally:
         for process in of_head({launcher.pid}, set()):
             os.kill(process.pid, signal.SIGKILL)
@@ -187,10 +220,10 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, foreign: Foreign) -> Iterator[Home]:
-    """A stack of Temporal and Ray, which the tests of this module break one after the other."""
+    """A stack without its control worker, which the tests of this module break one after the other."""
     home = Home(tmp_path_factory.mktemp("stack"))
     try:
-        up = supervisor(home, "up", "--detach", "--parts", "temporal,ray", "--json")
+        up = supervisor(home, "up", "--detach", "--parts", "temporal,ray,api", "--json")
         assert up.returncode == 0, up.stderr
         yield home
     finally:
@@ -204,6 +237,13 @@ def ray_address(home: Home) -> str:
     return address
 
 
+@pytest.fixture(scope="module")
+def driver(home: Home, ray_address: str) -> Iterator[Driver]:
+    driver = Driver(home, ray_address)
+    yield driver
+    driver.leave()
+
+
 # --- a stack that is up
 
 
@@ -213,7 +253,7 @@ def test_up_says_where_everything_is(home: Home) -> None:
     assert found["running"]
     assert found["ready"]
     assert {part["name"]: part["state"] for part in found["parts"]} == dict.fromkeys(
-        ("temporal", "ray", "ray-gcs"), "ready"
+        ("temporal", "ray", "ray-gcs", "api"), "ready"
     )
     with urllib.request.urlopen(found["temporal_ui"], timeout=10) as page:
         assert page.status == 200
@@ -257,27 +297,37 @@ def test_ray_is_closed_to_others(home: Home, ray_address: str) -> None:
 async def test_temporal_killed_comes_back_with_its_histories(home: Home) -> None:
     client = await connect(SupervisorState.load(home).temporal_address)
     handle = await client.start_workflow("Nobody", id="kept", task_queue="nobody-polls")
-    await asyncio.to_thread(kill_and_wait, home, "temporal")
+    await asyncio.to_thread(end_and_wait, home, "temporal")
     assert (await handle.describe()).id == "kept"
 
 
-def test_gcs_killed_alone_loses_no_actor(home: Home, ray_address: str) -> None:
-    assert count_up(home, ray_address, "before-gcs") == 1
+def test_an_api_that_is_frozen_is_noticed_and_replaced(home: Home) -> None:
+    """It may not touch a file for its supervisor, as workers do: it is asked."""
+    end_and_wait(home, "api", how=signal.SIGSTOP)
+    with urllib.request.urlopen(f"{SupervisorState.load(home).api_url}/healthz", timeout=10) as page:
+        assert page.status == 200
+
+
+def test_gcs_killed_alone_loses_no_actor(home: Home, driver: Driver) -> None:
+    assert driver.count_up("before-gcs") == 1
     raylet = pid_of(home, "ray")
-    kill_and_wait(home, "ray-gcs")
+    end_and_wait(home, "ray-gcs")
     assert pid_of(home, "ray") == raylet
-    assert count_up(home, ray_address, "before-gcs") == 2
-    assert count_up(home, ray_address, "after-gcs") == 1
+    assert driver.count_up("before-gcs") == 2
+    assert driver.count_up("after-gcs") == 1
 
 
-def test_raylet_killed_gives_a_new_head_at_the_same_address(home: Home, ray_address: str) -> None:
-    assert count_up(home, ray_address, "before-raylet") == 1
-    kill_and_wait(home, "ray")
+def test_raylet_killed_gives_a_new_head_at_the_same_address(
+    home: Home, ray_address: str, driver: Driver
+) -> None:
+    assert driver.count_up("before-raylet") == 1
+    driver.leave()
+    end_and_wait(home, "ray")
     assert SupervisorState.load(home).ray_address == ray_address
-    assert count_up(home, ray_address, "before-raylet") == 1
+    assert driver.count_up("before-raylet") == 1
 
 
-async def test_a_session_survives_its_worker_and_the_head_until_closed(home: Home, ray_address: str) -> None:
+async def test_a_session_survives_its_worker_and_the_head_until_closed(home: Home, driver: Driver) -> None:
     client = await connect(SupervisorState.load(home).temporal_address)
     spec = RunSpec(
         name="tiny",
@@ -316,7 +366,8 @@ async def test_a_session_survives_its_worker_and_the_head_until_closed(home: Hom
 
     before = part(home, name)
     agent = next(process.pid for process in running() if process.parent == pid_of(home, "ray"))
-    await asyncio.to_thread(kill_and_wait, home, "ray", victim=agent)
+    driver.leave()
+    await asyncio.to_thread(end_and_wait, home, "ray", victim=agent)
     await asyncio.to_thread(
         until,
         lambda: part(home, name).starts > before.starts and part(home, name).state == "ready",
@@ -326,27 +377,25 @@ async def test_a_session_survives_its_worker_and_the_head_until_closed(home: Hom
 
     worker = pid_of(home, name)
     mine, others = actor_name("trainer", "r-1", 1, rank=7), actor_name("trainer", "r-1", 11, rank=7)
-    assert await asyncio.to_thread(count_up, home, ray_address, mine) == 1
-    assert await asyncio.to_thread(count_up, home, ray_address, others) == 1
+    assert await asyncio.to_thread(driver.count_up, mine) == 1
+    assert await asyncio.to_thread(driver.count_up, others) == 1
     await order(names.CLOSE_SESSION)
     assert look(worker) is None
     assert not home.session_folder("r-1", 1).exists()
-    assert await asyncio.to_thread(count_up, home, ray_address, mine) == 1, "its actors are gone"
-    assert await asyncio.to_thread(count_up, home, ray_address, others) == 2, (
-        "those of other sessions are not"
-    )
+    assert await asyncio.to_thread(driver.count_up, mine) == 1, "its actors are gone"
+    assert await asyncio.to_thread(driver.count_up, others) == 2, "those of other sessions are not"
 
 
 # --- the end of a stack
 
 
 def test_down_leaves_nothing_even_after_the_supervisor_was_killed(
-    home: Home, ray_address: str, foreign: Foreign
+    home: Home, driver: Driver, foreign: Foreign
 ) -> None:
-    assert count_up(foreign.home, foreign.address, "theirs") == 1
+    assert foreign.driver.count_up("theirs") == 1
     segment = Path(f"/dev/shm/ratchet-{home.tag}-refit")
     segment.write_bytes(b"weights")
-    count_up(home, ray_address, "running")
+    driver.count_up("running")
     os.kill(SupervisorState.load(home).supervisor_pid, signal.SIGKILL)
 
     assert supervisor(home, "status").returncode == 3
@@ -355,7 +404,7 @@ def test_down_leaves_nothing_even_after_the_supervisor_was_killed(
     assert not segment.exists()
     assert not home.ray_temp.exists()
     assert not home.state_file.exists()
-    assert count_up(foreign.home, foreign.address, "theirs") == 2
+    assert foreign.driver.count_up("theirs") == 2
 
 
 def test_up_after_down_has_the_same_ports_and_histories(home: Home) -> None:
@@ -398,7 +447,7 @@ def test_a_temporal_address_where_nobody_answers(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         failed = supervisor(home, "up", "--detach", "--temporal", address, "--json")
-    assert failed.returncode == 1
+    assert failed.returncode == 3
     assert f"nobody answers as Temporal at {address}" in json.loads(failed.stdout)["error"]["message"]
     assert naming(home) == []
 
@@ -427,7 +476,8 @@ client.internal_kv_put(b"CLUSTER_METADATA", json.dumps(metadata).encode(), True,
         timeout=30,
     )
     refused = supervisor(Home(tmp_path / "bad"), *up, **token)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
+    assert len(refused.stderr.strip().splitlines()) == 1
     assert "2.1.0" in refused.stderr
     assert version("ray") in refused.stderr
     assert all(look(pid) for pid in foreign.pids), "it is somebody else's: never touched"

@@ -11,13 +11,13 @@ from typing import NoReturn
 
 from pydantic import BaseModel
 
-from ratchet.spec.faults import RatchetError, SpecError, as_fault
+from ratchet.spec.faults import RatchetError, SpecError, StorageFault, Unavailable, as_fault
 from ratchet.spec.home import HOME_VARIABLE, Home
 from workers.supervisor.state import PartStatus, SupervisorState
 
 VERBS = ("up", "down", "status", "logs", "doctor")
-NOT_RUNNING = 3
-"""Exit code of `status` when nothing runs."""
+FAILED, BAD_INPUT, UNAVAILABLE = 1, 2, 3
+"""Exit codes; `status` ends with the last one when nothing runs."""
 
 
 def main() -> None:
@@ -30,21 +30,47 @@ def main() -> None:
     try:
         options.verb(home, options)
     except (RatchetError, OSError) as error:
-        fault = as_fault(error)
+        fault = as_fault(_named(error, home) if isinstance(error, OSError) else error)
         if options.json:
             _say(json.dumps({"error": fault.model_dump(mode="json")}))
         else:
             sys.stderr.write(f"error: {fault.message}\n")
-        sys.exit(1)
+        sys.exit(_exit_code(error))
+
+
+def _named(error: OSError, home: Home) -> RatchetError:
+    """All that a stack writes is under its home."""
+    reason = (error.strerror or str(error)).lower()
+    return StorageFault(
+        f"{error.filename or home.root}: {reason}: free or repair it, or choose another {HOME_VARIABLE}"
+    )
+
+
+def _exit_code(error: Exception) -> int:
+    """The same as of `ratchet run`."""
+    match error:
+        case SpecError():
+            return BAD_INPUT
+        case Unavailable():
+            return UNAVAILABLE
+        case _:
+            return FAILED
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error is said."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"error: {message}: see `{self.prog} --help`\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
+    common = _Parser(add_help=False)
     common.add_argument(
         "--home", metavar="DIR", help=f"state folder (default: ${HOME_VARIABLE}, else ~/.ratchet)"
     )
     common.add_argument("--json", action="store_true", help="answer in JSON")
-    parser = argparse.ArgumentParser(prog="ratchet", description="The Ratchet stack of this machine.")
+    parser = _Parser(prog="ratchet", description="The Ratchet stack of this machine.")
     verbs = parser.add_subparsers(required=True, metavar="|".join(VERBS))
 
     up = verbs.add_parser("up", parents=[common], help="start Temporal, Ray, the workers and the API")
@@ -60,9 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--ray", metavar="HOST:PORT", help="use this Ray cluster, on this host, instead of starting one"
     )
-    up.add_argument("--temporal-port", type=int, metavar="PORT", help="port of the Temporal server")
-    up.add_argument("--ui-port", type=int, metavar="PORT", help="port of Temporal's web pages")
-    up.add_argument("--api-port", type=int, metavar="PORT", help="port of the API")
+    up.add_argument("--temporal-port", type=_port, metavar="PORT", help="port of the Temporal server")
+    up.add_argument("--ui-port", type=_port, metavar="PORT", help="port of Temporal's web pages")
+    up.add_argument("--api-port", type=_port, metavar="PORT", help="port of the API")
     up.add_argument("--no-api", action="store_true", help="without the API")
     up.add_argument("--parts", metavar="A,B", help="only these of temporal, ray, control, api")
     up.add_argument("--report", type=int, help=argparse.SUPPRESS)
@@ -80,8 +106,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _port(text: str) -> int:
+    from workers.supervisor.net import MAX_PORT
+
+    if not (text.isdecimal() and 1 <= int(text) <= MAX_PORT):
+        raise argparse.ArgumentTypeError(f"{text} is no port: choose one from 1024 to {MAX_PORT}")
+    return int(text)
+
+
 def _up(home: Home, options: argparse.Namespace) -> None:
     from workers.supervisor import up
+    from workers.supervisor.net import host_and_port
     from workers.supervisor.supervisor import Options, Part
 
     parts = set(Part)
@@ -89,11 +124,14 @@ def _up(home: Home, options: argparse.Namespace) -> None:
         try:
             parts = {Part(name) for name in options.parts.split(",")}
         except ValueError as error:
-            raise SpecError(f"--parts: {error}; there are {', '.join(Part)}") from None
+            raise SpecError(f"--parts {options.parts}: {error}; there are {', '.join(Part)}") from None
     if options.no_api:
         parts.discard(Part.API)
     if Part.CONTROL in parts and Part.TEMPORAL not in parts:
         raise SpecError("--parts control needs temporal")
+    for address, flag in ((options.temporal, "--temporal"), (options.ray, "--ray")):
+        if address:
+            host_and_port(address, flag)
     asked = {"temporal": options.temporal_port, "temporal_ui": options.ui_port, "api": options.api_port}
     chosen = Options(
         parts=frozenset(parts),
@@ -137,7 +175,7 @@ def _status(home: Home, options: argparse.Namespace) -> None:
         text = f"nothing runs from {home.root}\nnext: ratchet up"
     _answer(options, found, text)
     if not found.running:
-        sys.exit(NOT_RUNNING)
+        sys.exit(UNAVAILABLE)
 
 
 def _logs(home: Home, options: argparse.Namespace) -> None:
@@ -166,7 +204,7 @@ def _doctor(home: Home, options: argparse.Namespace) -> None:
     ]
     _answer(options, report, "\n".join(lines))
     if not report.healthy:
-        sys.exit(1)
+        sys.exit(FAILED)
 
 
 # --- words

@@ -24,6 +24,8 @@ LONGEST_PAUSE = 5.0
 EARLY_DEATHS = 5
 """A child that ends this often without ever having been ready cannot run here."""
 WATCH_EVERY = 1.0
+LONGEST_LOOK = 4.0
+"""One look at a child never counts as more silence than this, however long it took."""
 TAIL_BYTES = 2000
 
 
@@ -52,7 +54,7 @@ class Plan:
     alive_file: Path | None = None
     """Touched by the child every second (workers.liveness)."""
     answers: Callable[[], Awaitable[bool]] | None = None
-    """For a child that cannot touch a file: whether it answers a question."""
+    """For a child that cannot touch a file: whether it answers a question, asked with a deadline."""
     before_start: Callable[[], None] = lambda: None
     keep: Sequence[int] = ()
     """Descriptors the child inherits."""
@@ -208,8 +210,8 @@ class Child:
         return False
 
     async def _until_silent(self) -> None:
-        """Counts its own ticks, not clock time: a machine that slept must not look like a silent child."""
-        silent, last = 0, self._last_beat()
+        """Adds up its own looks, not clock time: a machine that slept must not look like a silent child."""
+        silent, last, looked = 0.0, self._last_beat(), time.monotonic()
         while silent < deadlines.CHILD_SILENT:
             await asyncio.sleep(WATCH_EVERY)
             now = self._last_beat()
@@ -217,7 +219,8 @@ class Child:
                 alive = await self.plan.answers()
             else:
                 alive = now is None or now != last  # None: it has never beaten
-            silent, last = (0 if alive else silent + 1), now
+            before, looked = looked, time.monotonic()
+            silent, last = (0.0 if alive else silent + min(looked - before, LONGEST_LOOK)), now
 
     def _last_beat(self) -> int | None:
         with contextlib.suppress(OSError):

@@ -89,12 +89,12 @@ def _space(home: Home) -> Iterator[Check]:
         found=f"{disk / GIB:.1f} GiB free at {place}",
         fix="" if disk > DISK_NEEDED else "checkpoints need room: free some, or choose another RATCHET_HOME",
     )
-    writable = os.access(place, os.W_OK)
+    usable = place.is_dir() and os.access(place, os.W_OK)
     yield Check(
         name="state folder",
-        verdict="ok" if writable else "bad",
+        verdict="ok" if usable else "bad",
         found=str(home.root),
-        fix="" if writable else f"{place} cannot be written: choose another RATCHET_HOME",
+        fix="" if usable else f"{place} cannot be written into: choose another RATCHET_HOME",
     )
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import http.client
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
 
 from ratchet.spec.faults import SpecError, Unavailable
 
+MAX_PORT = 65535
 _PAUSE = 0.05
 _CONNECT_WITHIN = 2.0
 
@@ -15,7 +17,7 @@ _CONNECT_WITHIN = 2.0
 def host_and_port(address: str, flag: str) -> tuple[str, int]:
     """The parts of HOST:PORT. Raises SpecError, naming the flag."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or not 1 <= int(port) <= MAX_PORT:
         raise SpecError(f"{flag} {address!r} is not HOST:PORT, like 127.0.0.1:7233")
     return host.strip("[]"), int(port)
 
@@ -41,7 +43,7 @@ async def http_ok(url: str) -> bool:
         with opener.open(url, timeout=_CONNECT_WITHIN) as answer:
             return answer.status == 200
 
-    with contextlib.suppress(OSError):  # HTTPError and URLError are ones
+    with contextlib.suppress(OSError, http.client.HTTPException):  # HTTPError and URLError are OSErrors
         return await asyncio.to_thread(get)
     return False
 

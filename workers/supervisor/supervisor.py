@@ -27,7 +27,7 @@ from workers.supervisor import temporal_server
 from workers.supervisor.children import Child, Plan
 from workers.supervisor.environment import stack_environment
 from workers.supervisor.files import write_atomically
-from workers.supervisor.net import host_and_port, http_ok
+from workers.supervisor.net import http_ok
 from workers.supervisor.ports import Ports
 from workers.supervisor.ray_existing import ExistingRay
 from workers.supervisor.ray_head import RayHead
@@ -147,8 +147,6 @@ class Supervisor:
             lock = self._resources.enter_context(temporal_server.lock_database(self.home))
             plan = temporal_server.plan(self.home, self._ports, lock, self._temporal_answers)
             await self._start_child(Part.TEMPORAL, plan)
-        else:
-            host_and_port(self._address, "--temporal")
         self._client = await self._connect(deadlines.SERVER_READY if own else deadlines.EXISTING_TEMPORAL)
         await temporal_server.ensure_namespace(self._client, own_server=own)
         self._publish()
@@ -211,8 +209,11 @@ class Supervisor:
         return bool(pollers - self._control_before[1])
 
     def _api_plan(self) -> Plan:
-        async def is_ready(_pid: int, _began: float) -> bool:
+        async def answers() -> bool:
             return await http_ok(f"http://127.0.0.1:{self._ports.api}/healthz")
+
+        async def is_ready(_pid: int, _began: float) -> bool:
+            return await answers()
 
         return Plan(
             name="api",
@@ -221,7 +222,7 @@ class Supervisor:
             log=self.home.logs / "api.log",
             is_ready=is_ready,
             ready_within=deadlines.API_READY,
-            alive_file=self.home.root / "alive" / "api",
+            answers=answers,
         )
 
     async def _poll_cluster_queue(self, client: Client, sessions: Sessions) -> None:

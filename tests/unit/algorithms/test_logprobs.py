@@ -49,6 +49,32 @@ def test_gradient_agrees_with_finite_differences():
 
 
 @pytest.mark.usefixtures("_chunked")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_targets_that_share_a_distribution_equal_targets_with_a_copy_each(dtype):
+    generator = torch.Generator().manual_seed(4)
+    logits = torch.randn(3, 2, 5, generator=generator).mul_(3).to(dtype).requires_grad_()
+    sources = torch.tensor([[0, 5, 0, 0], [2, 2, 5, 3]])  # 1 and 4 predict nothing
+    targets = torch.tensor([[3, 1, 3, 0], [4, 2, 1, 0]])  # the same token from the same source, twice
+    upstream = torch.randn(2, 4, generator=generator)
+
+    logprobs, entropy = token_logprobs(logits, targets, 0.7, sources)
+    (logprobs * upstream).sum().backward()
+    copies = logits.detach().double().view(6, 5)[sources].requires_grad_()
+    want, want_entropy = token_logprobs(copies, targets, 0.7)
+    (want * upstream).sum().backward()
+    want_grad = torch.zeros(6, 5, dtype=torch.float64)
+    want_grad.index_add_(0, sources.view(-1), copies.grad.view(-1, 5))
+
+    exact = dtype == torch.float64
+    torch.testing.assert_close(logprobs.double(), want, rtol=0, atol=1e-12 if exact else 1e-5)
+    torch.testing.assert_close(entropy.double(), want_entropy, rtol=0, atol=1e-12 if exact else 1e-5)
+    # A bfloat16 gradient is rounded once, after all is summed.
+    torch.testing.assert_close(
+        logits.grad.double().view(6, 5), want_grad, rtol=1e-12 if exact else 2**-8, atol=1e-7
+    )
+
+
+@pytest.mark.usefixtures("_chunked")
 def test_bfloat16_logits_give_float32_logprobs_and_a_bfloat16_gradient():
     logits = torch.randn(4, 6, generator=torch.Generator().manual_seed(3)).bfloat16().requires_grad_()
     exact = logits.detach().double().requires_grad_()

@@ -45,7 +45,7 @@ def test_watch_ends_with_before_and_after_and_where_the_result_is(ratchet: Ratch
     assert lines[-5:] == [
         "done  completed after 4 of 4 steps, 9.0 s",
         "held-out accuracy  0.400 → 0.750  +0.350  (steps 0 and 4, 256 problems)",
-        "mean reward        0.650 (first 4 steps) → 0.650 (last 4)",
+        "mean reward        0.550 (first 2 steps) → 0.750 (last 2 steps)",
         "checkpoint         step 4  7.3 MB  /artifacts/runs/done/checkpoints/1-4",
         "temporal           http://127.0.0.1:8233/namespaces/ratchet/workflows/done",
     ]

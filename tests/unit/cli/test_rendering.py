@@ -143,7 +143,7 @@ def test_the_outcome_compares_first_and_last() -> None:
     assert drawn(outcome(Sight(view, STEPS))) == (
         "smollm2-arithmetic-3fa2c1  completed after 30 of 30 steps, 3m 42s\n"
         "held-out accuracy  0.617 → 0.781  +0.164  (steps 0 and 30, 128 problems)\n"
-        "mean reward        0.360 (first 5 steps) → 0.500 (last 5)\n"
+        "mean reward        0.360 (first 5 steps) → 0.500 (last 5 steps)\n"
         "checkpoint         step 10  1.6 GB  /a/checkpoints/1-10\n"
         "temporal           http://127.0.0.1:8233/x"
     )
@@ -165,6 +165,36 @@ def test_plain_lines_say_everything_once() -> None:
     ]
     assert ticker.lines(Sight(VIEW, STEPS[:2], away_s=2.0)) == []
     assert ticker.lines(Sight(VIEW, STEPS[:3]))[0] == "the API answers again"
+
+
+def test_plain_lines_tell_how_a_run_starts_and_leave_the_rest_to_the_steps() -> None:
+    ticker = Ticker()
+
+    def said(phase: RunPhase, *doing: str) -> list[str]:
+        return ticker.lines(Sight(VIEW.model_copy(update={"phase": phase, "doing": list(doing)}), STEPS[:1]))
+
+    assert said(RunPhase.STARTING, "open the session")[:2] == [
+        "smollm2-arithmetic-3fa2c1 is starting",
+        "open the session",
+    ]
+    assert said(RunPhase.STARTING, "open the session") == []
+    assert said(RunPhase.STARTING, "load the base model (preparing the model)") == [
+        "load the base model (preparing the model)"
+    ]
+    assert said(RunPhase.STARTING, "load the base model (attempt 2: no answer)") != []
+    assert said(RunPhase.STARTING, "load the base model (attempt 3: no answer)") == []
+    assert said(RunPhase.RUNNING, "step 2: roll out prompts 12 to 23") == [
+        "smollm2-arithmetic-3fa2c1 is running"
+    ]
+
+
+def test_everything_that_is_open_has_a_line_of_its_own() -> None:
+    doing = ["step 10: write the checkpoint", "step 11: roll out prompts 120 to 131 (7 of 12 groups)"]
+    text = drawn(live_view(Sight(VIEW.model_copy(update={"doing": doing}), STEPS)))
+    assert (
+        "now            step 10: write the checkpoint\n"
+        "               step 11: roll out prompts 120 to 131 (7 of 12 groups)\n"
+    ) in text
 
 
 def test_sparklines_fit_and_keep_their_ends() -> None:

@@ -5,7 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from ratchet.policy.torch_trainer import TorchTrainer
 from ratchet.rollouts.group import PromptGroup, Sample
@@ -32,6 +35,21 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _float64_is_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers' norms run in float32 whatever the model's precision: there the sum of the gradients
+    of rows that share a prompt would be rounded, and not, as without a pack, each of them."""
+    for norm in (LlamaRMSNorm, Qwen2RMSNorm):
+        original = norm.forward
+
+        def forward(self: Any, hidden: torch.Tensor, original: Any = original) -> torch.Tensor:
+            if hidden.dtype != torch.float64:
+                return original(self, hidden)
+            return nn.functional.rms_norm(hidden, hidden.shape[-1:], self.weight, self.variance_epsilon)
+
+        monkeypatch.setattr(norm, "forward", forward)
 
 
 @pytest.fixture(scope="session")

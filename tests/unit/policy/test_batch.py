@@ -1,11 +1,13 @@
 import dataclasses
 import math
+from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 
 from ratchet.algorithms.advantages import group_advantages
-from ratchet.policy.batch import collate, group_rows
+from ratchet.policy.batch import collate, fed_shape, group_rows
 from ratchet.spec.faults import DataFault
 from ratchet.spec.run_spec import GrpoSpec
 
@@ -17,25 +19,47 @@ def rows(make_groups):
     return [row for group in make_groups() for row in group_rows(group, GRPO, 64)[0]]
 
 
-def test_every_row_can_be_read_back(rows):
-    batch = collate(rows)
-    prompt = batch.input_ids.shape[1] + 1 - batch.targets.shape[1]
-    assert prompt == max(len(row.prompt) for row in rows)
-    for i, row in enumerate(rows):
-        p, t = len(row.prompt), len(row.sample.tokens)
-        fed = batch.input_ids[i][batch.attention_mask[i] == 1].tolist()
-        whole = [*row.prompt.tolist(), *row.sample.tokens.tolist()]
-        assert fed == whole[: batch.input_ids.shape[1] - (prompt - p)]
-        assert batch.position_ids[i][batch.attention_mask[i] == 1].tolist() == list(range(len(fed)))
-        # Column `prompt - 1` predicts the first response token, and so on.
-        assert batch.input_ids[i, prompt - 1] == row.prompt[-1]
-        assert batch.targets[i, :t].tolist() == row.sample.tokens.tolist()
-        assert batch.mask[i].tolist() == [bool(m) for m in row.sample.mask] + [False] * (
-            batch.mask.shape[1] - t
-        )
-        assert batch.generation_logprobs[i, :t].tolist() == row.sample.logprobs.tolist()
-        assert batch.advantages[i].item() == np.float32(row.advantage)
-    assert int(batch.mask.sum()) == sum(row.num_tokens for row in rows)
+def cut(rows, *lengths):
+    """Packs of so many rows."""
+    rest = iter(rows)
+    return [list(islice(rest, length)) for length in lengths]
+
+
+@pytest.mark.parametrize(
+    "lengths", [[1] * 24, [4] * 6, [1, 3, 4, 2, 2, 1, 1, 1, 1, 4, 3]], ids=["single", "groups", "ragged"]
+)
+def test_every_token_is_predicted_from_its_prompt_and_the_response_before_it(rows, lengths):
+    packs = cut(rows, *lengths)
+    samples = [row for pack in packs for row in pack]
+    batch = collate(packs, torch.float64, torch.float64)
+    length, kept = batch.input_ids.shape[1], batch.logits_to_keep
+    assert batch.input_ids.shape == fed_shape(packs)
+    columns = torch.arange(length)
+    for i, row in enumerate(samples):
+        for j, token in enumerate(row.sample.tokens.tolist()):
+            index, column = divmod(batch.sources[i, j].item(), kept)
+            column += length - kept
+            if batch.attention_mask.ndim == 2:
+                seen = (batch.attention_mask[index] == 1) & (columns <= column)
+            else:
+                seen = batch.attention_mask[index, 0, column] == 0.0
+            context = [*row.prompt.tolist(), *row.sample.tokens[:j].tolist()]
+            assert batch.input_ids[index, seen].tolist() == context
+            assert batch.position_ids[index, seen].tolist() == list(range(len(context)))
+            assert batch.targets[i, j] == token
+            assert batch.mask[i, j] == bool(row.sample.mask[j])
+            assert batch.generation_logprobs[i, j] == row.sample.logprobs[j]
+        assert batch.advantages[i] == row.advantage
+    assert int(batch.mask.sum()) == sum(row.num_tokens for row in samples)
+
+
+def test_a_shared_mask_holds_nothing_but_zero_and_minus_infinity_and_no_empty_row(rows):
+    batch = collate(cut(rows, 4, 3, 1), mask_dtype=torch.bfloat16)
+    mask = batch.attention_mask
+    assert mask.dtype == torch.bfloat16
+    assert mask.shape == (3, 1, *[batch.input_ids.shape[1]] * 2)
+    assert set(mask.unique().tolist()) == {0.0, -math.inf}
+    assert (mask == 0.0).any(dim=-1).all(), "a softmax over nothing would be NaN"
 
 
 def test_rows_keep_the_order_and_the_advantages_of_their_group(make_groups):

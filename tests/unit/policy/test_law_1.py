@@ -12,6 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from ratchet.policy.batch import group_rows
+
 KL = {"loss": {"reference_policy_kl_penalty": 0.1, "ratio_clip_max": 0.28}}
 CUTS = {"one": 24, "two": 12, "ragged": 7, "N": 1}
 
@@ -142,8 +144,6 @@ def test_law_1_the_same_cut_is_bit_equal(make_trainer, make_groups, cut):
 
 
 def test_law_1_an_interleaved_logprob_call_changes_nothing(make_trainer, make_groups):
-    from ratchet.policy.batch import collate, group_rows
-
     groups = make_groups(seed=4)
     plain, interleaved = make_trainer(), make_trainer()
     plain.train(1, groups)
@@ -153,14 +153,16 @@ def test_law_1_an_interleaved_logprob_call_changes_nothing(make_trainer, make_gr
     flat = [row for group in rows for row in group]
     for start in range(0, len(flat), size):
         with torch.no_grad():
-            interleaved._forward(interleaved._loaded.model, collate(flat[:3]))
+            interleaved._forward(interleaved._loaded.model, interleaved._collate(flat[:3]))
         interleaved.microbatch(flat[start : start + size])
     interleaved.finish()
     assert interleaved.digest() == plain.digest()
 
 
-def test_padding_keeps_bfloat16_finite_and_close(make_trainer, make_groups):
+@pytest.mark.parametrize("obstacle", [None, "told to"], ids=["shared", "apart"])
+def test_padding_keeps_bfloat16_finite_and_close(make_trainer, make_groups, monkeypatch, obstacle):
     """Autocast is not law 1's business, but it must train: rows that are all padding must not breed NaN."""
+    monkeypatch.setattr("ratchet.policy.torch_trainer.sharing_obstacle", lambda model: obstacle)
     groups = make_groups(seed=5)
     exact = make_trainer().train(1, groups)
     trainer = make_trainer(policy={**policy("ragged"), "precision": "bfloat16"})

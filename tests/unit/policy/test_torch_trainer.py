@@ -269,10 +269,8 @@ def test_training_raises_the_probability_of_what_was_rewarded(make_trainer, make
 
 def weighted_logprob(trainer, groups):
     """Mean over all tokens of advantage x log-probability: what the policy gradient climbs."""
-    from ratchet.policy.batch import collate
-
     rows = [row for group in rows_of(trainer, groups) for row in group]
-    batch = collate(rows)
+    batch = trainer._collate(rows)
     with torch.no_grad():
         logprobs, _ = trainer._forward(trainer._loaded.model, batch)
     return float((logprobs * batch.advantages[:, None])[batch.mask].mean())

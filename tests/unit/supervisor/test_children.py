@@ -196,3 +196,23 @@ async def test_a_child_that_no_longer_answers_is_replaced(
     await until(lambda: child.starts == 2)
     await child.ready(20)
     await child.stop()
+
+
+async def test_waiting_for_an_answer_counts_as_silence(
+    tmp_path: Path, reaper: Reaper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "CHILD_SILENT", 0.6)
+    monkeypatch.setattr(children, "WATCH_EVERY", 0.2)
+    asked = 0
+
+    async def answers() -> bool:
+        nonlocal asked
+        asked += child.starts == 1
+        await asyncio.sleep(0.2)  # as a frozen server does, until the question's own deadline
+        return child.starts > 1
+
+    child = Child(plan(tmp_path, READY, answers=answers), reaper, nothing)
+    child.start()
+    await until(lambda: child.starts == 2)
+    assert asked <= 2
+    await child.stop()

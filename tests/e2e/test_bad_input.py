@@ -1,0 +1,176 @@
+"""Bad input, through the real command: one clear line with the fix, an exit code, nothing half-started."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ratchet.models.prepare import prepare_model
+from ratchet.spec.stack import StackState
+from tests.e2e.conftest import QUICK, Stack, until
+from workers.temporal import connect
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+RECIPE = "recipes/tiny-addition.yaml"
+BAD_INPUT = 2
+RUN_FAILED = 1
+
+
+def launch(stack: Stack, *settings: str, run: str, expect: int) -> subprocess.CompletedProcess[str]:
+    sets = [word for setting in settings for word in ("--set", setting)]
+    return stack.ratchet("run", "launch", RECIPE, "--id", run, "--wait", *sets, expect=expect)
+
+
+def assert_never_started(stack: Stack, run: str) -> None:
+    """Neither a row, nor a workflow, a folder or a process."""
+
+    async def workflows() -> list[str]:
+        state = StackState.load(stack.home)
+        client = await connect(state.temporal_address, namespace=state.namespace)
+        return [execution.id async for execution in client.list_workflows(f"WorkflowId = '{run}'")]
+
+    assert stack.store.get_run(run) is None
+    assert asyncio.run(workflows()) == []
+    assert_nothing_runs(stack, run)
+    assert not stack.home.run_folder(run).exists()
+
+
+def assert_nothing_runs(stack: Stack, run: str) -> None:
+    """No session of the run is left: neither its worker and host, nor its scratch folder."""
+    assert not stack.home.session_folder(run, 1).exists()
+    assert [words for words in stack.processes() if f"--run {run} " in words] == []
+
+
+def assert_failed(stack: Stack, run: str, waited: subprocess.CompletedProcess[str], *said: str) -> None:
+    """`launch --wait` and `run show` give the reason in one line, and its session is gone."""
+    shown = stack.ratchet("run", "show", run)
+    for output in (waited.stdout, shown.stdout):
+        (reason,) = [line for line in output.splitlines() if line.startswith(("reason ", "now "))]
+        for words in said:
+            assert words in reason
+        assert "Traceback" not in output
+    assert stack.phase(run) == "failed"
+    until("the end of its session", lambda: not stack.home.session_folder(run, 1).exists())
+    assert_nothing_runs(stack, run)
+
+
+# --- refused at launch
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "fix"),
+    [
+        (("grpo.max_num_stepz=3",), "grpo.max_num_stepz", "did you mean grpo.max_num_steps?"),
+        (("trainer.lr=1e-5",), "trainer", "policy, generation"),
+        (("grpo.num_prompts_per_step=-4",), "grpo.num_prompts_per_step: -4", "an integer > 0"),
+        (
+            ("policy.train_global_batch_size=96",),
+            "policy.train_global_batch_size: 96",
+            "16 x 8 = 128 (set it to 128, or leave it out)",
+        ),
+        (
+            ("policy.model=/usr",),
+            "policy.model: /usr has no config.json",
+            "a folder in the Hugging Face layout",
+        ),
+        (("policy.model=./no-such-model",), "policy.model: there is no folder", "Hugging Face name"),
+        (("environment.name=arithmetik",), "environment.name", "did you mean arithmetic?"),
+        (("environment.name=reasoning-gym:gcdd",), "environment.name", "did you mean gcd"),
+        (("environment.name=my.envs:Chess",), "environment.name", "PYTHONPATH"),
+        (("environment.options.shotz=1",), "environment.options.shotz", "did you mean shots?"),
+        (("environment.options.shots=-1",), "environment.options.shots: -1", "greater than or equal to 0"),
+    ],
+    ids=lambda value: value[0].split("=")[0] if isinstance(value, tuple) else "",
+)
+def test_a_wrong_spec_is_refused_with_the_key_and_the_fix(
+    stack: Stack, settings: tuple[str, ...], key: str, fix: str
+) -> None:
+    refused = launch(stack, *settings, run="refused", expect=BAD_INPUT)
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"error: {key}")
+    assert fix in line
+    assert refused.stdout == ""
+    assert_never_started(stack, "refused")
+
+
+def test_every_mistake_has_a_line(stack: Stack) -> None:
+    refused = launch(
+        stack, "policy.model=tinny", "environment.name=arithmetik", run="refused", expect=BAD_INPUT
+    )
+    model, environment = refused.stderr.splitlines()
+    assert "did you mean tiny?" in model
+    assert "did you mean arithmetic?" in environment
+    assert_never_started(stack, "refused")
+
+
+def test_a_run_id_that_cannot_be_one(stack: Stack) -> None:
+    refused = launch(stack, run="No Good", expect=BAD_INPUT)
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith('error: run_id: "No Good"')
+    assert "lower-case letters, digits and dashes" in line
+
+
+# --- what shows only once the run is under way
+
+
+@pytest.fixture
+def model(stack: Stack, tmp_path: Path) -> Path:
+    """A model folder of somebody's own."""
+    folder = tmp_path / "model"
+    shutil.copytree(prepare_model("tiny", stack.home), folder)
+    return folder
+
+
+def test_a_model_folder_that_vanishes_between_launch_and_load(stack: Stack, model: Path) -> None:
+    stack.launch("vanished", f"policy.model={model}")
+    shutil.rmtree(model)
+    watched = stack.ratchet("run", "watch", "vanished", expect=RUN_FAILED)
+    assert_failed(stack, "vanished", watched, "SpecError", f"policy.model: there is no folder {model}")
+
+
+def test_a_model_folder_whose_weights_are_damaged(stack: Stack, model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[: 1 << 12])
+    waited = launch(stack, f"policy.model={model}", run="damaged", expect=RUN_FAILED)
+    assert_failed(stack, "damaged", waited, "SpecError", f"policy.model: {model}", "give a folder that")
+
+
+# --- a full disk
+
+
+@pytest.fixture
+def small_disk(stack: Stack) -> Iterator[Path]:
+    """A disk of one megabyte where the run `full` keeps its checkpoints."""
+    folder = stack.home.run_folder("full") / "checkpoints"
+    folder.mkdir(parents=True)
+    mount = shutil.which("mount")
+    mounted = (
+        mount and os.geteuid() == 0 and _succeeds(mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder)
+    )
+    if not mounted:
+        pytest.skip("a disk that fills up takes a tmpfs of its own, which only root may mount")
+    try:
+        yield folder
+    finally:
+        assert _succeeds("umount", "--lazy", folder)
+
+
+def test_a_full_disk_at_checkpoint_fails_the_run_and_leaves_no_half_checkpoint(
+    stack: Stack, small_disk: Path
+) -> None:
+    waited = launch(stack, *QUICK, run="full", expect=RUN_FAILED)
+    assert_failed(
+        stack, "full", waited, "StorageFault", str(small_disk / "1-3"), "no space left", "free space there"
+    )
+    assert list(small_disk.iterdir()) == []
+    assert stack.store.checkpoints("full") == []
+    assert len(stack.store.steps("full")) == 3
+
+
+def _succeeds(*words: str | Path) -> bool:
+    return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
