@@ -39,8 +39,7 @@ class HostProcess:
     # --- OperationsClient
 
     async def submit(self, args: AnyArgs) -> OpAnswer:
-        # The first submit may find that the actors did not come up, and try to make them again.
-        deadline = deadlines.ACTOR_START + deadlines.HOST_CALL
+        deadline = deadlines.POLL_WAIT + deadlines.HOST_CALL  # the session's actors may still be starting
         return await self._ask("submit", {"args": args.model_dump(mode="json")}, deadline)
 
     async def poll(self, op: OpId, wait: float) -> OpAnswer:

@@ -17,12 +17,11 @@ from typing import Any
 from ratchet.sessions.wire import serve
 from ratchet.spec import deadlines
 from ratchet.spec.control import SessionRequest
-from ratchet.spec.faults import ActorLost, Conflict, RatchetError
+from ratchet.spec.faults import ActorLost, Conflict
 from ratchet.spec.home import Home
-from ratchet.spec.ids import RAY_NAMESPACE
+from ratchet.spec.ids import RAY_NAMESPACE, OpId
+from ratchet.spec.operations import OpAnswer, OpState
 from ratchet.spec.stack import StackState
-
-logger = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 
@@ -40,57 +39,65 @@ class Host:
         from workers.actors.base import SessionConfig
 
         self._config = SessionConfig(request.run, request.session, request.spec, str(home.root))
-        self._conductor: Any = None
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[Any] | None = None
 
     async def handle(self, method: str, params: dict[str, Any]) -> Any:
         match method:
             case "ping":
                 return "pong"
             case "ready":
-                await self._warm_up()
+                self._connection()  # the actors start while nobody waits for them yet
                 return "ready"
             case "submit":
-                return await self._ask("submit", deadlines.HOST_CALL, params["args"])
+                op = OpId.model_validate(params["args"]["op"])
+                return await self._ask("submit", str(op), deadlines.HOST_CALL, params["args"])
             case "poll":
                 wait: float = params["wait"]
-                return await self._ask("poll", wait + deadlines.HOST_CALL, params["op"], wait)
+                return await self._ask("poll", params["op"], wait + deadlines.HOST_CALL, params["op"], wait)
             case "cancel":
-                return await self._ask("cancel", deadlines.CANCEL, params["op"])
+                return await self._ask("cancel", params["op"], deadlines.CANCEL, params["op"])
             case _:
                 raise Conflict(f"the session host knows no method {method!r}")
 
-    async def _warm_up(self) -> None:
-        """Make the session's actors. An error here is not the host's: whoever submits first gets it."""
-        try:
-            await self._connected()
-        except RatchetError as error:
-            logger.error("the session's actors did not come up: %s", error)
-
-    async def _ask(self, method: str, deadline: float, *args: Any) -> Any:
+    async def _ask(self, method: str, op: str, deadline: float, *args: Any) -> Any:
+        """The conductor's answer; `absent` while its actors still start: callers hear of it."""
         from workers.actors.calls import ask
 
         for last in (False, True):
-            conductor = await self._connected()
+            await asyncio.wait([self._connection()], timeout=deadlines.POLL_WAIT)
+            if not self._connection().done():
+                starting = OpAnswer(op=op, state=OpState.ABSENT, progress="the session's actors start")
+                return starting.model_dump(mode="json")
+            conductor = self._connected()
             try:
                 return await ask(getattr(conductor, method).remote(*args), "conductor", deadline)
             except ActorLost as lost:
                 if last or lost.role != "conductor":
                     raise
-                self._conductor = None  # replaced in place; it reads its log back from the actors
+                self._connecting = None  # replaced in place; it reads its log back from the actors
         raise AssertionError("unreachable")
 
-    async def _connected(self) -> Any:
+    def _connection(self) -> asyncio.Task[Any]:
+        """The making of the session's actors: under way, or ended with the conductor."""
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        return self._connecting
+
+    def _connected(self) -> Any:
+        """The conductor. Raises what kept the actors from coming up; the next call tries again."""
+        connection = self._connection()
+        if connection.exception() is not None:
+            self._connecting = None
+        return connection.result()
+
+    async def _connect(self) -> Any:
         from workers.actors.base import get_or_create
         from workers.actors.calls import ask
         from workers.actors.conductor import ROLE, ConductorActor
 
-        async with self._connecting:
-            if self._conductor is None:
-                conductor = await asyncio.to_thread(get_or_create, ConductorActor, self._config, ROLE, 0)
-                await ask(conductor.ready.remote(), ROLE, deadlines.ACTOR_START)
-                self._conductor = conductor
-            return self._conductor
+        conductor = await asyncio.to_thread(get_or_create, ConductorActor, self._config, ROLE, 0)
+        await ask(conductor.ready.remote(), ROLE, deadlines.ACTOR_START)
+        return conductor
 
 
 async def _serve(host: Host, wire: socket.socket) -> None:

@@ -155,6 +155,13 @@ def stop(
         raise typer.Exit(_watch(api, run, as_json=as_json, json_steps=False))
 
 
+_COMING = {
+    "pause": ": it pauses after the step it is in",
+    "stop": ": it stops, with a checkpoint of the last finished step",
+}
+"""What was asked for and takes its time."""
+
+
 def _act(run: str, action: str, as_json: bool) -> None:
     from ratchet.cli.client import Api
 
@@ -162,7 +169,8 @@ def _act(run: str, action: str, as_json: bool) -> None:
         view = api.act(run, action)
     if as_json:
         return _print_json(view)
-    typer.echo(f"{view.id} is {view.phase.value} at step {view.step} of {view.max_num_steps}")
+    coming = _COMING.get(action, "") if view.phase in ("starting", "running") else ""
+    typer.echo(f"{view.id} is {view.phase.value} at step {view.step} of {view.max_num_steps}{coming}")
     _suggest_for(view)
 
 

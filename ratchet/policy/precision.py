@@ -7,7 +7,7 @@ def resolve(precision: str, device: torch.device) -> torch.dtype:
     """The dtype that `precision` (`float32`, `bfloat16` or `auto`) means on `device`.
 
     `auto` is bfloat16 where the hardware computes in it: CUDA from Ampere on, processors with AVX512_BF16 or
-    AMX. Elsewhere it is float32, since emulated bfloat16 is about three times slower than that.
+    AMX. Elsewhere it is float32, since emulated bfloat16 is several times slower.
     """
     if precision == "auto":
         return torch.bfloat16 if _computes_bfloat16(device) else torch.float32

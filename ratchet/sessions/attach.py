@@ -7,7 +7,7 @@ from typing import Protocol
 from ratchet.spec import deadlines
 from ratchet.spec.faults import DriverLost
 from ratchet.spec.ids import OpId
-from ratchet.spec.operations import AnyArgs, OpAnswer
+from ratchet.spec.operations import AnyArgs, OpAnswer, OpState
 
 
 class OperationsClient(Protocol):
@@ -34,11 +34,12 @@ async def attach(client: OperationsClient, args: AnyArgs, on_answer: Callable[[O
     submitted = False
     while True:
         try:
-            if not submitted:
-                answer = await client.submit(args)
-                submitted = True
-            else:
+            if submitted:
                 answer = await client.poll(args.op, deadlines.POLL_WAIT)
+            else:
+                answer = await client.submit(args)
+            # Absent: the actors are still starting, or a conductor was replaced and forgot it.
+            submitted = answer.state is not OpState.ABSENT
         except DriverLost:
             await client.available(deadlines.HOST_START)
             submitted = False

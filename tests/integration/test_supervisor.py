@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -317,69 +318,76 @@ def test_gcs_killed_alone_loses_no_actor(home: Home, driver: Driver) -> None:
     assert driver.count_up("after-gcs") == 1
 
 
-def test_raylet_killed_gives_a_new_head_at_the_same_address(
-    home: Home, ray_address: str, driver: Driver
-) -> None:
-    assert driver.count_up("before-raylet") == 1
-    driver.leave()
-    end_and_wait(home, "ray")
-    assert SupervisorState.load(home).ray_address == ray_address
-    assert driver.count_up("before-raylet") == 1
+# --- sessions
 
-
-async def test_a_session_survives_its_worker_and_the_head_until_closed(home: Home, driver: Driver) -> None:
-    client = await connect(SupervisorState.load(home).temporal_address)
-    spec = RunSpec(
+SESSION = SessionRequest(
+    run="r-1",
+    session=1,
+    spec=RunSpec(
         name="tiny",
         policy=PolicySpec(model="tiny"),
         generation=GenerationSpec(max_new_tokens=4),
         grpo=GrpoSpec(num_prompts_per_step=2, num_generations_per_prompt=8, max_num_steps=1),
         environment=EnvironmentSpec(name="arithmetic"),
+    ),
+)
+WORKER = "session-r-1-1"
+
+
+async def order(home: Home, activity: str, result: type | None = None) -> Any:
+    """Have the supervisor do something about the session, as its workflow would."""
+    client = await connect(SupervisorState.load(home).temporal_address)
+    return await client.execute_activity(
+        activity,
+        SESSION,
+        id=f"{activity}-{uuid.uuid4().hex}",
+        task_queue=CLUSTER_QUEUE,
+        start_to_close_timeout=timedelta(seconds=60),
+        result_type=result,
     )
-    request = SessionRequest(run="r-1", session=1, spec=spec)
-    name = "session-r-1-1"
 
-    async def order(activity: str, result: type | None = None):
-        return await client.execute_activity(
-            activity,
-            request,
-            id=f"{activity}-{uuid.uuid4().hex}",
-            task_queue=CLUSTER_QUEUE,
-            start_to_close_timeout=timedelta(seconds=60),
-            result_type=result,
-        )
 
-    opened: SessionInfo = await order(names.OPEN_SESSION, SessionInfo)
+async def test_an_open_session_is_joined_and_its_worker_comes_back(home: Home) -> None:
+    opened: SessionInfo = await order(home, names.OPEN_SESSION, SessionInfo)
     assert opened.queue == "ratchet-session-r-1-1"
-    first = pid_of(home, name)
-    await order(names.OPEN_SESSION, SessionInfo)
-    assert pid_of(home, name) == first, "opening an open session joins it"
+    first = pid_of(home, WORKER)
+    await order(home, names.OPEN_SESSION, SessionInfo)
+    assert pid_of(home, WORKER) == first, "opening an open session joins it"
 
     os.kill(first, signal.SIGKILL)
-    took = await asyncio.to_thread(until, lambda: part(home, name).starts == 2, "another session worker")
+    took = await asyncio.to_thread(until, lambda: part(home, WORKER).starts == 2, "another session worker")
     assert took < 1.0
-    await order(names.RESTART_WORKER, SessionInfo)
-    assert pid_of(home, name) != first
-    answer: ProbeAnswer = await order(names.PROBE_SESSION, ProbeAnswer)
+    await order(home, names.RESTART_WORKER, SessionInfo)
+    assert pid_of(home, WORKER) != first
+    answer: ProbeAnswer = await order(home, names.PROBE_SESSION, ProbeAnswer)
     assert answer.head
     assert answer.worker
 
-    before = part(home, name)
-    agent = next(process.pid for process in running() if process.parent == pid_of(home, "ray"))
+
+def test_a_lost_head_is_replaced_at_the_same_address_and_its_sessions_come_back(
+    home: Home, ray_address: str, driver: Driver
+) -> None:
+    assert driver.count_up("before-head") == 1
     driver.leave()
-    await asyncio.to_thread(end_and_wait, home, "ray", victim=agent)
-    await asyncio.to_thread(
-        until,
-        lambda: part(home, name).starts > before.starts and part(home, name).state == "ready",
+    before = part(home, WORKER)
+    # Its death ends the raylet, which cannot be executed again: it would be a new node.
+    agent = next(process.pid for process in running() if process.parent == pid_of(home, "ray"))
+    end_and_wait(home, "ray", victim=agent)
+    until(
+        lambda: part(home, WORKER).starts > before.starts and part(home, WORKER).state == "ready",
         "another session worker after another head",
     )
     assert look(before.pid or 0) is None, "the old worker went with the old head"
+    assert SupervisorState.load(home).ray_address == ray_address
+    assert driver.count_up("before-head") == 1
 
-    worker = pid_of(home, name)
+
+async def test_a_closed_session_leaves_no_worker_actor_or_folder(home: Home, driver: Driver) -> None:
+    worker = pid_of(home, WORKER)
     mine, others = actor_name("trainer", "r-1", 1, rank=7), actor_name("trainer", "r-1", 11, rank=7)
     assert await asyncio.to_thread(driver.count_up, mine) == 1
     assert await asyncio.to_thread(driver.count_up, others) == 1
-    await order(names.CLOSE_SESSION)
+    await order(home, names.CLOSE_SESSION)
     assert look(worker) is None
     assert not home.session_folder("r-1", 1).exists()
     assert await asyncio.to_thread(driver.count_up, mine) == 1, "its actors are gone"

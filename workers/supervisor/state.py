@@ -70,7 +70,7 @@ def supervisor_pid(home: Home) -> int | None:
     try:
         with _path(home).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except BlockingIOError:
         return _read(home)[0]

@@ -52,6 +52,13 @@ async def test_a_lost_host_is_waited_for_and_the_operation_joined() -> None:
     assert len(fresh) == 4  # one for every answer, none for the loss: heartbeats mean a fresh answer
 
 
+async def test_an_operation_nobody_knows_is_submitted_again() -> None:
+    """The actors are still starting, or a conductor was replaced: its poll finds nothing."""
+    client = Client(OpState.ABSENT, OpState.RUNNING, OpState.ABSENT, OpState.DONE)
+    assert (await attach(client, ARGS, lambda _: None)).state is OpState.DONE
+    assert client.calls == ["submit", "submit", "poll", "submit"]
+
+
 async def test_a_host_that_never_comes_back_is_an_error() -> None:
     client = Client(None, comes_back=False)
     with pytest.raises(DriverLost, match="no session host came up"):
