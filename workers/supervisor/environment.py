@@ -33,6 +33,9 @@ def stack_environment(home: Home, *, embedded_ray: bool = True) -> dict[str, str
             "RAY_AUTH_TOKEN_PATH": str(home.ray_token),
             # How long Ray's processes wait for a lost GCS before they end themselves.
             "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
+            # Ray would run actors at nice 15: on a busy machine they get a few percent of a core, and every
+            # OpenMP region waits for the thread that got least. Training is what this machine is for.
+            "RAY_worker_niceness": "0",
             # A SIGSTOPped actor gives its CPU share back after this, instead of 5 s.
             "RAY_kill_worker_timeout_milliseconds": "1000",
             # Keeps Ray from turning 127.0.0.1 into the host's address: the head listens on loopback only.
