@@ -53,8 +53,8 @@ class OpenActivity:
     """Of an operation: its OpId."""
     kind: str
     attempt: int = 1
-    progress: str | None = None
-    """Of an operation, from its last heartbeat: "7 of 16 groups". None: there was none yet."""
+    progress: str = ""
+    """Of an operation, from its last heartbeat: "7 of 16 groups"."""
     failure: str = ""
     """Why the attempt before this one failed."""
     waiting: bool = False
@@ -95,8 +95,6 @@ class OpenActivity:
         remarks: list[str] = []
         if self.progress:
             remarks.append(self.progress)
-        elif self.progress is None and self.kind == OpKind.RESTORE:  # a session's first operation
-            remarks.append("its actors start")
         if self.attempt > 1:
             remarks.append(f"attempt {self.attempt}" + (f": {self.failure}" if self.failure else ""))
         if self.waiting:
@@ -132,12 +130,12 @@ def _means(text: str, open: OpenActivity) -> bool:
     return op is not None and step == f"step {op.step}" and what.startswith(OPERATIONS[op.kind])
 
 
-def _progress(beats: Sequence[Any]) -> str | None:
+def _progress(beats: Sequence[Any]) -> str:
     match beats:
         case [{"progress": str(progress)}]:
             return progress
         case _:
-            return None
+            return ""
 
 
 def _reason(failure: Failure) -> str:

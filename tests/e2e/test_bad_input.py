@@ -14,7 +14,7 @@ from ratchet.spec.stack import StackState
 from tests.e2e.conftest import QUICK, Stack, until
 from workers.temporal import connect
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 RECIPE = "recipes/tiny-addition.yaml"
 BAD_INPUT = 2

@@ -28,6 +28,9 @@ class SessionConfig:
         os.environ[HOME_VARIABLE] = self.home
         # Ray sets OMP_NUM_THREADS=1 for actors; libraries read it once, when they are loaded.
         os.environ["OMP_NUM_THREADS"] = str(self.threads)
+        # Threads that wait sleep instead of spinning: a spinning one takes its core from the other engine, and
+        # from whatever else the machine does.
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
         return Home(self.home)
 
     @property

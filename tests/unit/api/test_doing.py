@@ -65,7 +65,7 @@ def op(kind: OpKind, step: int = 3) -> OpId:
 
 
 def open_activity(kind: OpKind, step: int = 3, **known: Any) -> OpenActivity:
-    return OpenActivity(id=str(op(kind, step)), kind=kind.value, **{"progress": "", **known})
+    return OpenActivity(id=str(op(kind, step)), kind=kind.value, **known)
 
 
 # --- words
