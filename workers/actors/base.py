@@ -1,5 +1,6 @@
 """What the actors of a session share: who they are, and how they are made."""
 
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ class SessionConfig:
         # Threads that wait sleep instead of spinning: a spinning one takes its core from the other engine, and
         # from whatever else the machine does.
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
         return Home(self.home)
 
     @property
