@@ -95,7 +95,7 @@ class Host:
         from workers.actors.calls import ask
         from workers.actors.conductor import ROLE, ConductorActor
 
-        conductor = await asyncio.to_thread(get_or_create, ConductorActor, self._config, ROLE, 0)
+        conductor = await asyncio.to_thread(get_or_create, ConductorActor, self._config, ROLE)
         await ask(conductor.ready.remote(), ROLE, deadlines.ACTOR_START)
         return conductor
 

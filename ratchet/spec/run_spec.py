@@ -9,8 +9,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
+LARGEST = 2**63 - 1
+"""Of whole numbers: what every database and language can hold."""
+
+Positive = Annotated[int, Field(gt=0, le=LARGEST)]
+NonNegative = Annotated[int, Field(ge=0, le=LARGEST)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Precision = Literal["auto", "float32", "bfloat16"]
 

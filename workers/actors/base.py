@@ -29,8 +29,8 @@ class SessionConfig:
         os.environ[HOME_VARIABLE] = self.home
         # Ray sets OMP_NUM_THREADS=1 for actors; libraries read it once, when they are loaded.
         os.environ["OMP_NUM_THREADS"] = str(self.threads)
-        # Threads that wait sleep instead of spinning: a spinning one takes its core from the other engine, and
-        # from whatever else the machine does.
+        # Threads that wait sleep instead of spinning: a spinning one takes its core from the other engine,
+        # and from whatever else the machine does.
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
         return Home(self.home)
@@ -40,16 +40,18 @@ class SessionConfig:
         return self.spec.runtime.threads or os.cpu_count() or 1
 
 
-def get_or_create(actor: Any, config: SessionConfig, role: str, num_cpus: float, *args: object) -> Any:
+def get_or_create(actor: Any, config: SessionConfig, role: str) -> Any:
     """The session's actor of that role: detached, so it outlives whoever made it."""
     return actor.options(
         name=config.name(role),
         namespace=RAY_NAMESPACE,
         lifetime="detached",
         get_if_exists=True,
-        num_cpus=num_cpus,
+        # Nothing is reserved: a session needs all its actors, and two that each held half of a machine would
+        # wait for each other for ever.
+        num_cpus=0,
         max_restarts=0,  # a restarted actor would come back empty: replacing it is our decision
-    ).remote(config, *args)
+    ).remote(config)
 
 
 def existing(config: SessionConfig, role: str) -> Any:

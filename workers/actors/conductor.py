@@ -14,9 +14,6 @@ from workers.actors.base import SessionConfig, get_or_create
 
 ROLE = "conductor"
 
-ENGINE_CPUS = 0.5
-"""What an engine reserves: trainer and generator take turns, so that together they count as one core."""
-
 
 @ray.remote
 class ConductorActor:
@@ -43,11 +40,11 @@ class ConductorActor:
 
     def _actors(self) -> tuple[Any, Any, Any]:
         config = self._config
-        plane = get_or_create(data_plane.DataPlaneActor, config, data_plane.ROLE, 0)
+        plane = get_or_create(data_plane.DataPlaneActor, config, data_plane.ROLE)
         return (
             plane,
-            get_or_create(trainer.TrainerActor, config, trainer.ROLE, ENGINE_CPUS),
-            get_or_create(generator.GeneratorActor, config, generator.ROLE, ENGINE_CPUS),
+            get_or_create(trainer.TrainerActor, config, trainer.ROLE),
+            get_or_create(generator.GeneratorActor, config, generator.ROLE),
         )
 
     async def submit(self, args: dict[str, Any]) -> dict[str, Any]:
