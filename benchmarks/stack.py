@@ -20,7 +20,8 @@ from ratchet.spec.home import HOME_VARIABLE, Home
 from ratchet.spec.views import RunView
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LOOK_EVERY = 0.2
+_LOOK_EVERY = 2.0
+"""Seldom: every look asks the workflow, whose worker shares these cores with what is measured."""
 
 
 class Stack:

@@ -63,8 +63,11 @@ def take_turns(stack: Stack, spec: RunSpec, steps: int, report: Report) -> Turns
     """Let every side make its warm-up and then `steps` steps, one after the other."""
     report.progress(f"starting a run of {spec.name} …")
     run = PausedRun(stack, spec)
+    from transformers.utils.logging import disable_progress_bar
+
     from benchmarks.plain_loop import PlainLoop
 
+    disable_progress_bar()
     folder = prepare_model(spec.policy.model, stack.home)
     plain = PlainLoop(spec, folder)
     ratchet_steps: list[StepView] = []

@@ -11,7 +11,7 @@ import uuid
 from datetime import timedelta
 
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.control import ControlActivities
@@ -27,22 +27,30 @@ from workflows.run import RunWorkflow
 logger = logging.getLogger(__name__)
 
 
-def build_control_worker(client: Client, store: Store, *, max_cached_workflows: int = 1000) -> Worker:
-    """The worker of the control queue, for the stack and for tests."""
+def build_control_worker(
+    client: Client, store: Store, *, max_cached_workflows: int = 1000, sandboxed: bool = False
+) -> Worker:
+    """The worker of the control queue, for the stack and for tests.
+
+    The sandbox finds what is not deterministic in workflow code; that is the tests' business. In production
+    it would cost every workflow task a few milliseconds and find nothing new.
+    """
     return Worker(
         client,
         task_queue=CONTROL_QUEUE,
         workflows=[RunWorkflow],
         activities=ControlActivities(store).all(),
-        # Specs and receipts are plain data; reloading them in every sandbox costs time and finds nothing.
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(
-                "ratchet", "pydantic", "pydantic_core"
-            )
-        ),
+        workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=deadlines.STICKY_QUEUE),
         max_cached_workflows=max_cached_workflows,
     )
+
+
+def _sandbox() -> SandboxedWorkflowRunner:
+    # Specs and receipts are plain data; reloading them in every sandbox costs time and finds nothing.
+    passed_through = ("ratchet", "pydantic", "pydantic_core")
+    restrictions = SandboxRestrictions.default.with_passthrough_modules(*passed_through)
+    return SandboxedWorkflowRunner(restrictions=restrictions)
 
 
 async def run_control_worker(home: Home) -> None:

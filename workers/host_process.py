@@ -38,9 +38,10 @@ class HostProcess:
 
     # --- OperationsClient
 
-    async def submit(self, args: AnyArgs) -> OpAnswer:
-        deadline = deadlines.POLL_WAIT + deadlines.HOST_CALL  # the session's actors may still be starting
-        return await self._ask("submit", {"args": args.model_dump(mode="json")}, deadline)
+    async def submit(self, args: AnyArgs, wait: float) -> OpAnswer:
+        # Twice: the session's actors may still be starting, and the operation may not end at once.
+        deadline = deadlines.POLL_WAIT + wait + deadlines.HOST_CALL
+        return await self._ask("submit", {"args": args.model_dump(mode="json"), "wait": wait}, deadline)
 
     async def poll(self, op: OpId, wait: float) -> OpAnswer:
         return await self._ask("poll", {"op": str(op), "wait": wait}, wait + deadlines.HOST_CALL)

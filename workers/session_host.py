@@ -50,9 +50,11 @@ class Host:
                 return "ready"
             case "submit":
                 op = OpId.model_validate(params["args"]["op"])
-                return await self._ask("submit", str(op), deadlines.HOST_CALL, params["args"])
-            case "poll":
                 wait: float = params["wait"]
+                deadline = wait + deadlines.HOST_CALL
+                return await self._ask("submit", str(op), deadline, params["args"], wait)
+            case "poll":
+                wait = params["wait"]
                 return await self._ask("poll", params["op"], wait + deadlines.HOST_CALL, params["op"], wait)
             case "cancel":
                 return await self._ask("cancel", params["op"], deadlines.CANCEL, params["op"])

@@ -15,6 +15,7 @@ from ratchet.spec.control import (
     EvaluationEntry,
     IncarnationEntry,
     StateEntry,
+    StepEntry,
 )
 from ratchet.spec.faults import Fault, FaultKind
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
@@ -47,6 +48,9 @@ ReceiptT = TypeVar("ReceiptT", bound=Receipt)
 MAX_EVENTS = 2_000
 """Continue as new past so many history events; the server suggests it only past 4,096."""
 
+RECORD_EVERY = 1.0
+"""Seconds between two records of steps; far below what a person notices, and an argument stays small."""
+
 STATE = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATE)
 STEP = SearchAttributeKey.for_int(names.ATTRIBUTE_STEP)
 
@@ -60,6 +64,8 @@ class Life:
         self.registered = state.session_open
         self._calls = SessionCalls(spec, state, self._show)
         self._records: list[ActivityHandle[Any]] = []
+        self._steps: list[StepEntry] = []
+        self._recorded_at = 0.0
         self._commit: asyncio.Task[None] | None = None
         self._first_step = state.step
 
@@ -100,14 +106,31 @@ class Life:
         for handle in earlier:
             await handle
 
+    async def record_step(self, entry: StepEntry) -> None:
+        """Write a step down. Steps that take less than RECORD_EVERY travel together: a record costs the
+        server as much as an operation does."""
+        self._steps.append(entry)
+        if entry.finished_at - self._recorded_at >= RECORD_EVERY:
+            await self._flush_steps()
+
+    async def _flush_steps(self) -> None:
+        steps, self._steps = self._steps, []
+        if steps:
+            self._recorded_at = steps[-1].finished_at
+            _search_attributes(STEP.value_set(steps[-1].step))
+            first, last = steps[0].step, steps[-1].step
+            await self.record(f"step {last}" if first == last else f"steps {first} to {last}", *steps)
+
     async def recorded(self) -> None:
         """All records are in the store."""
+        await self._flush_steps()
         earlier, self._records = self._records, []
         for handle in earlier:
             await handle
 
     async def enter(self, phase: RunPhase, fault: Fault | None = None) -> None:
         """Change the run's state, for everybody to see."""
+        await self._flush_steps()
         self.state.phase = phase
         _search_attributes(STATE.value_set(phase.value), STEP.value_set(self.state.step))
         self._show()
@@ -171,7 +194,6 @@ class Life:
     async def boundary(self) -> None:
         """Between two steps: a failed checkpoint is noticed, a pause waits here, a long history ends here."""
         state = self.state
-        _search_attributes(STEP.value_set(state.step))
         if self._commit is not None and self._commit.done():
             await self._commit
         if state.paused and not state.stop_requested:

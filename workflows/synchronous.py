@@ -42,8 +42,7 @@ async def _step(life: Life) -> bool:
     refit = await life.run(RefitArgs(op=life.op(step, OpKind.REFIT), version=train.version), RefitReceipt)
     state.refitted = train.version
 
-    await life.record(
-        f"step {step}",
+    await life.record_step(
         StepEntry(
             step=step,
             started_at=started_at,

@@ -13,7 +13,9 @@ from ratchet.spec.operations import AnyArgs, OpAnswer, OpState
 class OperationsClient(Protocol):
     """The conductor, as seen from far away."""
 
-    async def submit(self, args: AnyArgs) -> OpAnswer: ...
+    async def submit(self, args: AnyArgs, wait: float) -> OpAnswer:
+        """Start or join, then poll: one round trip for an operation that ends within `wait` seconds."""
+        ...
 
     async def poll(self, op: OpId, wait: float) -> OpAnswer: ...
 
@@ -27,8 +29,9 @@ class OperationsClient(Protocol):
 async def attach(client: OperationsClient, args: AnyArgs, on_answer: Callable[[OpAnswer], None]) -> OpAnswer:
     """Follow an operation to its end and return the last answer, `done` or not.
 
-    `on_answer` is called with every fresh answer, and only then, so that a heartbeat sent from it means
-    that the whole way to the conductor works. A lost host costs a wait for the next one and a join.
+    `on_answer` is called with every fresh answer while it goes on, and only then, so that a heartbeat sent
+    from it means that the whole way to the conductor works. (Not with the last one: a heartbeat just before
+    a completion is a write of the server's that holds the completion up.) A lost host costs a wait for the next one and a join.
     Being cancelled leaves the operation alone: only `cancel` ends one.
     """
     submitted = False
@@ -37,14 +40,14 @@ async def attach(client: OperationsClient, args: AnyArgs, on_answer: Callable[[O
             if submitted:
                 answer = await client.poll(args.op, deadlines.POLL_WAIT)
             else:
-                answer = await client.submit(args)
+                answer = await client.submit(args, deadlines.POLL_WAIT)
             # Absent: the actors are still starting, or a conductor was replaced and forgot it.
             submitted = answer.state is not OpState.ABSENT
         except DriverLost:
             await client.available(deadlines.HOST_START)
             submitted = False
             continue
-        on_answer(answer)
         if answer.ended:
             return answer
+        on_answer(answer)
         await asyncio.sleep(0)

@@ -47,8 +47,10 @@ class ConductorActor:
             get_or_create(generator.GeneratorActor, config, generator.ROLE),
         )
 
-    async def submit(self, args: dict[str, Any]) -> dict[str, Any]:
-        return (await self._ready().submit(parse_args(args))).model_dump(mode="json")
+    async def submit(self, args: dict[str, Any], wait: float) -> dict[str, Any]:
+        parsed = parse_args(args)
+        await self._ready().submit(parsed)
+        return (await self._ready().poll(parsed.op, wait)).model_dump(mode="json")
 
     async def poll(self, op: str, wait: float) -> dict[str, Any]:
         return (await self._ready().poll(OpId.parse(op), wait)).model_dump(mode="json")

@@ -32,9 +32,17 @@ class ActorDataPlane:
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
+        self._ack: Any = None
+        """The last acknowledgement, sent and not looked at yet."""
 
     def _call(self, method: str, *args: Any) -> Any:
+        self._settle()
         return ask_blocking(self._actor.call.remote(method, *args), ROLE, deadlines.RAY_CALL)
+
+    def _settle(self) -> None:
+        sent, self._ack = self._ack, None
+        if sent is not None:
+            ask_blocking(sent, ROLE, deadlines.RAY_CALL)
 
     def capabilities(self) -> Capabilities:
         return self._call("capabilities")
@@ -52,7 +60,10 @@ class ActorDataPlane:
         return self._call("lease", partition, task, consumer, keys)
 
     def ack(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> None:
-        self._call("ack", partition, task, consumer, keys)
+        """Sent at once, looked at by the next call: the actor keeps one caller's calls in order, and nobody
+        has to wait for the end of what is over. If it failed, the next call raises its error."""
+        self._settle()
+        self._ack = self._actor.call.remote("ack", partition, task, consumer, keys)
 
     def release(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> None:
         self._call("release", partition, task, consumer, keys)

@@ -181,8 +181,9 @@ class InProcessSession:
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
 
-    async def submit(self, args: AnyArgs) -> OpAnswer:
-        return await self._conductor.submit(args)
+    async def submit(self, args: AnyArgs, wait: float) -> OpAnswer:
+        await self._conductor.submit(args)
+        return await self._conductor.poll(args.op, wait)
 
     async def poll(self, op: OpId, wait: float) -> OpAnswer:
         return await self._conductor.poll(op, wait)
@@ -278,7 +279,7 @@ async def scripted_stack(client: Client, folder: Path, *, cached: int = 1000) ->
     script = Script()
     cluster = ScriptedCluster(client, script)
     async with (
-        build_control_worker(client, store, max_cached_workflows=cached),
+        build_control_worker(client, store, max_cached_workflows=cached, sandboxed=True),
         Worker(client, task_queue=CLUSTER_QUEUE, activities=cluster.all()),
     ):
         try:
