@@ -30,9 +30,9 @@ async def attach(client: OperationsClient, args: AnyArgs, on_answer: Callable[[O
     """Follow an operation to its end and return the last answer, `done` or not.
 
     `on_answer` is called with every fresh answer while it goes on, and only then, so that a heartbeat sent
-    from it means that the whole way to the conductor works. (Not with the last one: a heartbeat just before
-    a completion is a write of the server's that holds the completion up.) A lost host costs a wait for the next one and a join.
-    Being cancelled leaves the operation alone: only `cancel` ends one.
+    from it means that the whole way to the conductor works. Not with the last one: a heartbeat just before a
+    completion is a write of the server's that holds the completion up. A lost host costs a wait for the next
+    one and a join. Being cancelled leaves the operation alone: only `cancel` ends one.
     """
     submitted = False
     while True:
