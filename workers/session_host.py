@@ -14,10 +14,10 @@ import socket
 import sys
 from typing import Any
 
-from ratchet.sessions.wire import serve
+from ratchet.sessions.wire import WireClient, serve
 from ratchet.spec import deadlines
 from ratchet.spec.control import SessionRequest
-from ratchet.spec.faults import ActorLost, Conflict
+from ratchet.spec.faults import ActorLost, Conflict, Unavailable
 from ratchet.spec.home import Home
 from ratchet.spec.ids import RAY_NAMESPACE, OpId
 from ratchet.spec.operations import OpAnswer, OpState
@@ -39,7 +39,7 @@ class Host:
         from workers.actors.base import SessionConfig
 
         self._config = SessionConfig(request.run, request.session, request.spec, str(home.root))
-        self._connecting: asyncio.Task[Any] | None = None
+        self._connecting: asyncio.Task[WireClient] | None = None
 
     async def handle(self, method: str, params: dict[str, Any]) -> Any:
         match method:
@@ -49,57 +49,57 @@ class Host:
                 self._connection()  # the actors start while nobody waits for them yet
                 return "ready"
             case "submit":
-                op = OpId.model_validate(params["args"]["op"])
-                wait: float = params["wait"]
-                deadline = wait + deadlines.HOST_CALL
-                return await self._ask("submit", str(op), deadline, params["args"], wait)
+                op = str(OpId.model_validate(params["args"]["op"]))
+                return await self._ask(method, op, params, params["wait"] + deadlines.HOST_CALL)
             case "poll":
-                wait = params["wait"]
-                return await self._ask("poll", params["op"], wait + deadlines.HOST_CALL, params["op"], wait)
+                return await self._ask(method, params["op"], params, params["wait"] + deadlines.HOST_CALL)
             case "cancel":
-                return await self._ask("cancel", params["op"], deadlines.CANCEL, params["op"])
+                return await self._ask(method, params["op"], params, deadlines.CANCEL)
             case _:
                 raise Conflict(f"the session host knows no method {method!r}")
 
-    async def _ask(self, method: str, op: str, deadline: float, *args: Any) -> Any:
+    async def _ask(self, method: str, op: str, params: dict[str, Any], deadline: float) -> Any:
         """The conductor's answer; `absent` while its actors still start: callers hear of it."""
-        from workers.actors.calls import ask
-
         for last in (False, True):
             await asyncio.wait([self._connection()], timeout=deadlines.POLL_WAIT)
             if not self._connection().done():
                 starting = OpAnswer(op=op, state=OpState.ABSENT, progress="the session's actors start")
                 return starting.model_dump(mode="json")
-            conductor = self._connected()
             try:
-                return await ask(getattr(conductor, method).remote(*args), "conductor", deadline)
+                return await self._connected().call(method, params, deadline=deadline)
             except ActorLost as lost:
                 if last or lost.role != "conductor":
                     raise
                 self._connecting = None  # replaced in place; it reads its log back from the actors
         raise AssertionError("unreachable")
 
-    def _connection(self) -> asyncio.Task[Any]:
-        """The making of the session's actors: under way, or ended with the conductor."""
+    def _connection(self) -> asyncio.Task[WireClient]:
+        """The making of the session's actors: under way, or ended with a wire to the conductor."""
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
         return self._connecting
 
-    def _connected(self) -> Any:
-        """The conductor. Raises what kept the actors from coming up; the next call tries again."""
+    def _connected(self) -> WireClient:
+        """The wire to the conductor. Raises what kept the actors from coming up; a next call tries again."""
         connection = self._connection()
         if connection.exception() is not None:
             self._connecting = None
         return connection.result()
 
-    async def _connect(self) -> Any:
+    async def _connect(self) -> WireClient:
         from workers.actors.base import get_or_create
         from workers.actors.calls import ask
         from workers.actors.conductor import ROLE, ConductorActor
 
         conductor = await asyncio.to_thread(get_or_create, ConductorActor, self._config, ROLE)
-        await ask(conductor.ready.remote(), ROLE, deadlines.ACTOR_START)
-        return conductor
+        endpoint = await ask(conductor.ready.remote(), ROLE, deadlines.ACTOR_START)
+        try:
+            streams = await asyncio.open_connection(endpoint.host, endpoint.port)
+        except OSError as error:
+            raise Unavailable(f"the conductor does not listen at {endpoint.host}:{endpoint.port}") from error
+        wire = WireClient(*streams, peer=ROLE, lost=ActorLost)
+        await wire.call("hello", {"secret": endpoint.secret}, deadline=deadlines.HOST_CALL)
+        return wire
 
 
 async def _serve(host: Host, wire: socket.socket) -> None:

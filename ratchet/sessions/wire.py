@@ -1,6 +1,8 @@
-"""The wire between session worker and session host: length-prefixed JSON with request ids over a socketpair.
+"""The wire from session worker to host, and from host to conductor: length-prefixed JSON with request ids.
 
-Not stdout (Ray prints there) and not lines (a receipt may be longer than a reader's line limit).
+Between worker and host it runs over a socketpair: not stdout (Ray prints there), and not in lines (a receipt
+may be longer than a reader's line limit). To the conductor it replaces actor calls, which cost an operation
+several milliseconds on a small machine.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ratchet.spec.faults import DriverLost, Fault, Unavailable, as_error, as_fault
+from ratchet.spec.faults import DriverLost, Fault, RatchetError, Unavailable, as_error, as_fault
 
 _LENGTH = struct.Struct(">I")
 MAX_FRAME = 1 << 20
@@ -35,20 +37,29 @@ def _frame(message: dict[str, Any]) -> bytes:
 
 
 class WireClient:
-    """Calls over one connection, any number at a time. Once the peer is gone every call is DriverLost."""
+    """Calls over one connection, any number at a time. Once the peer is gone every call is `lost`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        peer: str = "session host",
+        lost: type[RatchetError] = DriverLost,
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._peer = peer
+        self._loss = lost
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._lost = False
         self._receiver = asyncio.create_task(self._receive())
 
     async def call(self, method: str, params: dict[str, Any], *, deadline: float) -> Any:
-        """The peer's answer. Raises its fault, DriverLost, or Unavailable after `deadline` seconds."""
+        """The peer's answer. Raises its fault, the loss, or Unavailable after `deadline` seconds."""
         if self._lost:
-            raise DriverLost("the session host is gone", role="host")
+            raise self._gone()
         request = next(self._ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[request] = future
@@ -57,7 +68,7 @@ class WireClient:
             return await asyncio.wait_for(future, deadline)
         except TimeoutError:
             raise Unavailable(
-                f"the session host did not answer {method} in {deadline:.0f} s", role="host"
+                f"the {self._peer} did not answer {method} in {deadline:.0f} s", role=self._peer
             ) from None
         finally:
             self._waiting.pop(request, None)
@@ -87,11 +98,14 @@ class WireClient:
         finally:
             self._fail_all()
 
+    def _gone(self) -> RatchetError:
+        return self._loss(f"the {self._peer} is gone", role=self._peer)
+
     def _fail_all(self) -> None:
         self._lost = True
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(DriverLost("the session host is gone", role="host"))
+                future.set_exception(self._gone())
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handler: Handler) -> None:
@@ -105,7 +119,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hand
                 "result": await handler(request["method"], request["params"]),
             }
         except Exception as error:
-            reply = {"id": request["id"], "fault": as_fault(error, role="host").model_dump(mode="json")}
+            reply = {"id": request["id"], "fault": as_fault(error).model_dump(mode="json")}
         writer.write(_frame(reply))
 
     try:
