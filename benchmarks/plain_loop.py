@@ -112,7 +112,7 @@ class PlainLoop:
         num_tokens = int(attention[:, -length:].sum())
         positions = (attention.cumsum(dim=1) - 1).clamp(min=0)
         self.optimizer.zero_grad()
-        for part in rows.split(size):
+        for part in rows.split(size) if len(rows) else ():
             mask = attention[part, -length:]
             with self.autocast(self.spec.policy.precision):
                 logits = self.model(

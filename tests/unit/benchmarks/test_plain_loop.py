@@ -78,6 +78,13 @@ def test_it_makes_the_same_update_as_the_trainer(loop: PlainLoop, tmp_path: Path
         torch.testing.assert_close(plain[name] - before[name], tensor - before[name], rtol=1e-2, atol=1e-7)
 
 
+def test_a_step_without_any_signal_changes_nothing(loop: PlainLoop) -> None:
+    before = {name: tensor.detach().clone() for name, tensor in loop.model.named_parameters()}
+    assert loop.train(*loop.generate(PROMPTS), torch.ones(len(PROMPTS), SAMPLES)) == 0
+    for name, tensor in loop.model.named_parameters():
+        assert torch.equal(tensor, before[name])
+
+
 def _groups(
     tokens: torch.Tensor, attention: torch.Tensor, length: int, rewards: torch.Tensor
 ) -> list[PromptGroup]:
