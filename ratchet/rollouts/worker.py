@@ -109,7 +109,8 @@ class RolloutWorker:
         summaries: dict[int, GroupSummary] = {}
 
         def hand_over(groups: Sequence[PromptGroup], *, replayed: bool) -> None:
-            self._data_plane.put(self._partition, groups)
+            if groups:  # an empty put would be a call to another process all the same
+                self._data_plane.put(self._partition, groups)
             for group in groups:
                 summaries[group.key] = _summary(group, replayed)
                 on_group(group.key)
