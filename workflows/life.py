@@ -235,9 +235,15 @@ class Life:
             except ActivityError as error:
                 workflow.logger.warning("while ending a failed run: %s", fault_of(error).message)
 
+    async def settled(self) -> None:
+        """No update handler runs and every record is in the store. In a loop: a handler, or a checkpoint that
+        is committed just now, may start a record while others are awaited, and it would end with us."""
+        while not workflow.all_handlers_finished() or self._records or self._steps:
+            await workflow.wait_condition(workflow.all_handlers_finished)
+            await self.recorded()
+
     async def _continue_as_new(self) -> None:
-        await self.recorded()
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self.settled()
         self.state.open_operations = self._calls.open_args()
         workflow.continue_as_new(RunInput(spec=self.spec, state=self.state))
 

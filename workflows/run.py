@@ -33,7 +33,7 @@ class RunWorkflow:
             raise await self._failed(fault_of(error)) from error
         except RatchetError as error:
             raise await self._failed(error.fault()) from error
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self._life.settled()
         state = self._state
         return RunResult(run=state.run, phase=state.phase, step=state.step, checkpoint=state.last_checkpoint)
 
