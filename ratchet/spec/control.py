@@ -14,7 +14,7 @@ from ratchet.spec.receipts import (
     TrainReceipt,
 )
 from ratchet.spec.run_spec import RunSpec
-from ratchet.spec.state import RunPhase
+from ratchet.spec.state import CheckpointRef, RunPhase
 
 
 class _Model(BaseModel):
@@ -97,6 +97,53 @@ class RecordRequest(_Model):
     at: float
     """Workflow time, seconds since the epoch: the same on a retry."""
     entries: tuple[AnyEntry, ...]
+
+
+class ChooseCheckpoint(_Model):
+    """Where a run can go back to. Answered from the artifacts, never from the store or the history."""
+
+    run: str
+    avoid: tuple[str, ...] = ()
+    """Checkpoint folders that were found damaged."""
+
+
+class RestorePoint(_Model):
+    """The newest committed checkpoint, and how far incarnations have come."""
+
+    checkpoint: CheckpointRef | None
+    """None: start from the base model."""
+    step: int
+    highest_incarnation: int
+    """Over checkpoints and journal, committed or not: a new incarnation must be above it."""
+    passed_over: tuple[str, ...] = ()
+    """One line for every newer checkpoint that cannot be used."""
+
+
+class RetainRequest(_Model):
+    """Delete checkpoints and journal segments that the run's retention does not keep."""
+
+    run: str
+    spec: RunSpec
+    in_use: tuple[str, ...]
+    """Checkpoint folders that must stay, whatever the policy says."""
+
+
+class RetainAnswer(_Model):
+    deleted: tuple[str, ...]
+    """Checkpoint folders that are gone."""
+    num_bytes: int
+
+
+class ExtendRequest(_Model):
+    """Train to another last step."""
+
+    max_num_steps: int
+
+
+class HyperparametersRequest(_Model):
+    """New values of spec keys, from the next step on."""
+
+    values: dict[str, float]
 
 
 class SessionRequest(_Model):

@@ -3,6 +3,9 @@
 # activities of the control queue
 REGISTER_RUN = "register_run"
 RECORD = "record"
+CHOOSE_CHECKPOINT = "choose_checkpoint"
+RETAIN = "retain"
+DIAGNOSE = "diagnose"
 
 # activities of the cluster queue
 OPEN_SESSION = "open_session"
@@ -18,6 +21,9 @@ RUN_WORKFLOW = "RunWorkflow"
 UPDATE_PAUSE = "pause"
 UPDATE_RESUME = "resume"
 UPDATE_STOP = "stop"
+UPDATE_CHECKPOINT = "checkpoint_now"
+UPDATE_EXTEND = "extend"
+UPDATE_HYPERPARAMETERS = "set_hyperparameters"
 QUERY_STATUS = "status"
 
 NAMESPACE = "ratchet"

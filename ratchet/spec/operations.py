@@ -27,6 +27,8 @@ class RestoreArgs(_Args):
     kind: Literal[OpKind.RESTORE] = OpKind.RESTORE
     checkpoint: str | None = None
     """Checkpoint folder; None: the base model of the spec."""
+    checkpoint_run: str | None = None
+    """The run that checkpoint belongs to, if not this one: a fork starts from its parent's."""
 
 
 class RolloutArgs(_Args):
@@ -46,6 +48,8 @@ class TrainArgs(_Args):
     cursor_end: int
     version: WeightVersion
     """The version the step starts from; the trainer refuses any other."""
+    hyperparameters: dict[str, float] = {}
+    """Dotted keys of the run spec that have another value from this step on (`set_hyperparameters`)."""
 
 
 class RefitArgs(_Args):

@@ -7,6 +7,20 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from ratchet.spec.ids import WeightVersion
 
 
+class Recovered(BaseModel):
+    """A part that was lost and replaced while an operation went on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: str
+    """generator, data-plane."""
+    cause: str
+    detected_at: float
+    """Seconds since the epoch."""
+    seconds: float
+    """From noticing the loss to the part being usable again."""
+
+
 class Receipt(BaseModel):
     """Common part. `submits` and `starts` are counted by the conductor: how often the operation was
     asked for, and how often it really began (1, however many retries joined it)."""
@@ -20,6 +34,8 @@ class Receipt(BaseModel):
     """Seconds it waited for its lane."""
     engine_s: float = 0.0
     """Seconds spent inside engines (trainer, generator): the rest of a step is overhead."""
+    recovered: tuple[Recovered, ...] = ()
+    """What was lost on the way, and replaced without the run having to go back."""
 
 
 class RestoreReceipt(Receipt):
@@ -27,6 +43,8 @@ class RestoreReceipt(Receipt):
     version: WeightVersion
     checkpoint: str | None
     """Path of the checkpoint the weights came from; None: the base model."""
+    parent: WeightVersion | None = None
+    """The version that checkpoint was made of: where this incarnation grew from."""
     num_parameters: int
     model_digest: str
     """Digest of the base model, whatever the weights came from."""

@@ -142,6 +142,12 @@ class CheckpointSpec(_Section):
     hf_export: Literal["every", "final", "never"] = "every"
     """Which checkpoints also hold `hf/`, a folder that `from_pretrained` loads: every one, the one that ends
     the run, or none."""
+    keep_last: Positive = 3
+    """Keep the newest so many checkpoints; older ones are deleted once a newer one is committed."""
+    keep_every: NonNegative = 0
+    """Keep also every checkpoint whose step is a multiple of this; 0: none for that reason."""
+    keep_best: Literal["none", "accuracy", "reward_mean"] = "none"
+    """Keep also the checkpoint with the best held-out value of this metric, among those evaluated."""
 
 
 class RefitSpec(_Section):
@@ -159,6 +165,9 @@ class RuntimeSpec(_Section):
     generation.deterministic, for bit-identical runs."""
     continue_as_new_every_steps: Positive = 64
     """The workflow continues as new after so many steps (or 2,000 events, whichever is first)."""
+    stalled_after_s: Annotated[float, Field(ge=10)] = 900.0
+    """A run that finished neither a prompt group nor a step for so many seconds while work remains is called
+    stalled: its state, its newest incident and `ratchet run show` say who is silent."""
 
 
 class RunSpec(_Section):

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+from ratchet.spec.faults import Fault
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.operations import AnyArgs
 from ratchet.spec.run_spec import RunSpec
@@ -14,6 +15,10 @@ class RunPhase(StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
+    RECOVERING = "recovering"
+    """Something was lost: the run goes back to its newest checkpoint, by itself."""
+    STALLED = "stalled"
+    """Nothing was committed for `runtime.stalled_after_s`; the newest incident names who is silent."""
     PAUSED = "paused"
     STOPPING = "stopping"
     COMPLETED = "completed"
@@ -36,12 +41,30 @@ class CheckpointRef(BaseModel):
     cursor: int
 
 
+class ForkOrigin(BaseModel):
+    """The checkpoint of another run that a fork starts from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str
+    checkpoint: CheckpointRef
+
+
+class HyperparameterChange(BaseModel):
+    """Values of spec keys from a step on; kept for the whole run, since a recovery re-trains older steps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    from_step: int
+    values: dict[str, float]
+
+
 class RunState(BaseModel):
     """Everything the loop needs at a step boundary; survives continue-as-new. Small."""
 
     model_config = ConfigDict(extra="forbid")
 
-    schema_version: int = 1
+    schema_version: int = 2
     run: str
     phase: RunPhase = RunPhase.STARTING
     incarnation: int = 1
@@ -62,6 +85,18 @@ class RunState(BaseModel):
     paused: bool = False
     stop_requested: bool = False
     stop_reason: str = ""
+    must_restore: bool = False
+    """Start from the newest committed checkpoint in the artifacts, whatever this state says."""
+    cause: Fault | None = None
+    """What the recovery that is going on recovers from."""
+    recoveries: int = 0
+    """Recoveries in a row without a step being trained in between."""
+    avoid: list[str] = []
+    """Checkpoint folders found damaged."""
+    forked_from: ForkOrigin | None = None
+    hyperparameters: list[HyperparameterChange] = []
+    """In the order they were asked for."""
+    checkpoint_requested: bool = False
     applied_updates: list[str] = []
     """Ids of updates already applied: Temporal accepts an id again after continue-as-new."""
 
