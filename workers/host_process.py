@@ -11,7 +11,8 @@ from ratchet.sessions.wire import WireClient
 from ratchet.spec import deadlines
 from ratchet.spec.faults import DriverLost, RatchetError
 from ratchet.spec.ids import OpId
-from ratchet.spec.operations import AnyArgs, OpAnswer
+from ratchet.spec.operations import AnyArgs, OpAnswer, OpState
+from workers.conductor_wire import ConductorWire
 
 logger = logging.getLogger(__name__)
 
@@ -32,22 +33,21 @@ class HostProcess:
             "--session",
             str(session),
         ]
-        self._wire: WireClient | None = None
+        self._conductor: ConductorWire | None = None
         self._up = asyncio.Event()
         self.pid: int | None = None
 
     # --- OperationsClient
 
     async def submit(self, args: AnyArgs, wait: float) -> OpAnswer:
-        # Twice: the session's actors may still be starting, and the operation may not end at once.
-        deadline = deadlines.POLL_WAIT + wait + deadlines.HOST_CALL
-        return await self._ask("submit", {"args": args.model_dump(mode="json"), "wait": wait}, deadline)
+        params = {"args": args.model_dump(mode="json"), "wait": wait}
+        return await self._ask("submit", args.op, params, wait + deadlines.HOST_CALL)
 
     async def poll(self, op: OpId, wait: float) -> OpAnswer:
-        return await self._ask("poll", {"op": str(op), "wait": wait}, wait + deadlines.HOST_CALL)
+        return await self._ask("poll", op, {"op": str(op), "wait": wait}, wait + deadlines.HOST_CALL)
 
     async def cancel(self, op: OpId) -> OpAnswer:
-        return await self._ask("cancel", {"op": str(op)}, deadlines.CANCEL)
+        return await self._ask("cancel", op, {"op": str(op)}, deadlines.CANCEL)
 
     async def available(self, deadline: float) -> None:
         try:
@@ -55,10 +55,14 @@ class HostProcess:
         except TimeoutError:
             raise DriverLost(f"no session host came up within {deadline:.0f} s", role="host") from None
 
-    async def _ask(self, method: str, params: dict[str, Any], deadline: float) -> OpAnswer:
-        if self._wire is None or not self._up.is_set():
+    async def _ask(self, method: str, op: OpId, params: dict[str, Any], deadline: float) -> OpAnswer:
+        """The conductor's answer; `absent` while its actors still start: callers hear of it."""
+        if self._conductor is None or not self._up.is_set():
             raise DriverLost("there is no session host at the moment", role="host")
-        return OpAnswer.model_validate(await self._wire.call(method, params, deadline=deadline))
+        wire = await self._conductor.connected()
+        if wire is None:
+            return OpAnswer(op=str(op), state=OpState.ABSENT, progress="the session's actors start")
+        return OpAnswer.model_validate(await wire.call(method, params, deadline=deadline))
 
     # --- life of the process
 
@@ -83,7 +87,8 @@ class HostProcess:
             )
         self.pid = process.pid
         reader, writer = await asyncio.open_connection(sock=ours)
-        wire = self._wire = WireClient(reader, writer)
+        wire = WireClient(reader, writer)
+        conductor = self._conductor = ConductorWire(wire)
         try:
             await wire.call("ready", {}, deadline=deadlines.HOST_START)
             self._up.set()
@@ -91,6 +96,7 @@ class HostProcess:
             await self._ping_until_silent(wire, process)
         finally:
             self._up.clear()
+            conductor.close()
             wire.close()
             if process.returncode is None:
                 process.kill()
@@ -98,15 +104,9 @@ class HostProcess:
             logger.warning("session host %d ended with %s", process.pid, process.returncode)
 
     async def _ping_until_silent(self, wire: WireClient, process: asyncio.subprocess.Process) -> None:
-        gone = asyncio.create_task(wire.closed())
         try:
-            while not gone.done():
-                await asyncio.wait([gone], timeout=deadlines.HOST_PING_EVERY)
-                if gone.done():
-                    return
+            while not await wire.closed_within(deadlines.HOST_PING_EVERY):
                 # A frozen host keeps its socket open: only an answer shows that it lives.
                 await wire.call("ping", {}, deadline=deadlines.HOST_SILENT)
         except RatchetError as silent:
             logger.error("session host %d: %s", process.pid, silent)
-        finally:
-            gone.cancel()

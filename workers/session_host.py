@@ -1,7 +1,8 @@
 """The session host: the Ray driver of a session, child of its session worker.
 
 Ray may end a driver hard, with no exception; that is why it is a process of its own, and why nothing lives in
-it. It answers `submit`, `poll`, `cancel` and `ping` over an inherited socket, and ends with its parent.
+it. It makes the session's actors and tells its parent where the conductor answers, over an inherited socket;
+operations then go straight from the session worker to the conductor. It ends with its parent.
 """
 
 import argparse
@@ -12,16 +13,19 @@ import os
 import signal
 import socket
 import sys
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from ratchet.sessions.wire import WireClient, serve
+from ratchet.sessions.wire import serve
 from ratchet.spec import deadlines
 from ratchet.spec.control import SessionRequest
-from ratchet.spec.faults import ActorLost, Conflict, Unavailable
+from ratchet.spec.faults import ActorLost, Conflict
 from ratchet.spec.home import Home
-from ratchet.spec.ids import RAY_NAMESPACE, OpId
-from ratchet.spec.operations import OpAnswer, OpState
+from ratchet.spec.ids import RAY_NAMESPACE
 from ratchet.spec.stack import StackState
+
+if TYPE_CHECKING:
+    from workers.actors.conductor import Door
 
 PR_SET_PDEATHSIG = 1
 
@@ -33,73 +37,71 @@ def die_with_parent() -> None:
 
 
 class Host:
-    """Forwards calls to the conductor, and makes a new one when it is gone."""
+    """Makes the conductor, which makes the rest; and another one when it is gone."""
 
     def __init__(self, request: SessionRequest, home: Home) -> None:
         from workers.actors.base import SessionConfig
 
         self._config = SessionConfig(request.run, request.session, request.spec, str(home.root))
-        self._connecting: asyncio.Task[WireClient] | None = None
+        self._making: asyncio.Task[Door] | None = None
 
     async def handle(self, method: str, params: dict[str, Any]) -> Any:
         match method:
             case "ping":
                 return "pong"
             case "ready":
-                self._connection()  # the actors start while nobody waits for them yet
+                self._make()  # the actors start while nobody waits for them yet
                 return "ready"
-            case "submit":
-                op = str(OpId.model_validate(params["args"]["op"]))
-                return await self._ask(method, op, params, params["wait"] + deadlines.HOST_CALL)
-            case "poll":
-                return await self._ask(method, params["op"], params, params["wait"] + deadlines.HOST_CALL)
-            case "cancel":
-                return await self._ask(method, params["op"], params, deadlines.CANCEL)
+            case "conductor":
+                return await self._door(params["wait"])
+            case "replace":
+                return await self._replace(params["secret"])
             case _:
                 raise Conflict(f"the session host knows no method {method!r}")
 
-    async def _ask(self, method: str, op: str, params: dict[str, Any], deadline: float) -> Any:
-        """The conductor's answer; `absent` while its actors still start: callers hear of it."""
-        for last in (False, True):
-            await asyncio.wait([self._connection()], timeout=deadlines.POLL_WAIT)
-            if not self._connection().done():
-                starting = OpAnswer(op=op, state=OpState.ABSENT, progress="the session's actors start")
-                return starting.model_dump(mode="json")
-            try:
-                return await self._connected().call(method, params, deadline=deadline)
-            except ActorLost as lost:
-                if last or lost.role != "conductor":
-                    raise
-                self._connecting = None  # replaced in place; it reads its log back from the actors
-        raise AssertionError("unreachable")
+    async def _door(self, wait: float) -> dict[str, Any] | None:
+        """Where the conductor answers; None while its actors start. Raises what kept them from coming up; the
+        next call tries again."""
+        making = self._make()
+        await asyncio.wait([making], timeout=wait)
+        if not making.done():
+            return None
+        if making.exception() is not None:
+            self._making = None
+        return asdict(making.result())
 
-    def _connection(self) -> asyncio.Task[WireClient]:
-        """The making of the session's actors: under way, or ended with a wire to the conductor."""
-        if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect())
-        return self._connecting
+    async def _replace(self, secret: str) -> None:
+        """The conductor with that secret is gone, or does not answer: end it and make another, which reads
+        its log back from the actors."""
+        making = self._making
+        if making is None or not making.done() or making.exception() or making.result().secret != secret:
+            return  # that one is replaced already
+        from workers.actors.conductor import ROLE
+        from workers.actors.engine import kill
 
-    def _connected(self) -> WireClient:
-        """The wire to the conductor. Raises what kept the actors from coming up; a next call tries again."""
-        connection = self._connection()
-        if connection.exception() is not None:
-            self._connecting = None
-        return connection.result()
+        self._making = None
+        await asyncio.to_thread(kill, self._config, ROLE)
+        self._make()
 
-    async def _connect(self) -> WireClient:
+    def _make(self) -> "asyncio.Task[Door]":
+        if self._making is None:
+            self._making = asyncio.create_task(self._made())
+        return self._making
+
+    async def _made(self) -> "Door":
         from workers.actors.base import get_or_create
         from workers.actors.calls import ask
         from workers.actors.conductor import ROLE, ConductorActor
 
         conductor = await asyncio.to_thread(get_or_create, ConductorActor, self._config, ROLE)
-        endpoint = await ask(conductor.ready.remote(), ROLE, deadlines.ACTOR_START)
         try:
-            streams = await asyncio.open_connection(endpoint.host, endpoint.port)
-        except OSError as error:
-            raise Unavailable(f"the conductor does not listen at {endpoint.host}:{endpoint.port}") from error
-        wire = WireClient(*streams, peer=ROLE, lost=ActorLost)
-        await wire.call("hello", {"secret": endpoint.secret}, deadline=deadlines.HOST_CALL)
-        return wire
+            return await ask(conductor.ready.remote(), ROLE, deadlines.ACTOR_START)
+        except ActorLost as lost:
+            if lost.role == ROLE:  # it died unnoticed, and its name was still taken
+                from workers.actors.engine import kill
+
+                await asyncio.to_thread(kill, self._config, ROLE)
+            raise
 
 
 async def _serve(host: Host, wire: socket.socket) -> None:

@@ -13,11 +13,12 @@ from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
 from ratchet.refit.ipc import ShmReceiver
 from ratchet.refit.manifest import RefitManifest
-from ratchet.rollouts.partition import TRAIN_PARTITION, register
+from ratchet.rollouts.partition import TRAIN_PARTITION
 from ratchet.rollouts.worker import RolloutResult, RolloutWorker
 from ratchet.sessions.failpoints import failpoint
+from ratchet.sessions.losses import WeightsMissing
 from ratchet.sessions.receipt_book import ReceiptBook
-from ratchet.spec.faults import ActorLost
+from ratchet.spec.faults import StorageFault
 from ratchet.spec.home import Home
 from ratchet.spec.ids import OpId, WeightVersion
 from ratchet.spec.operations import EvaluateArgs, RefitArgs, RolloutArgs
@@ -32,6 +33,7 @@ class GeneratorService:
         self, spec: RunSpec, run: str, home: Home, data_plane: DataPlane, name: str, threads: int
     ) -> None:
         torch.set_num_threads(threads)
+        self._run = run
         self._generator = create_generator(spec)
         self._receiver = ShmReceiver()
         self._book = ReceiptBook()
@@ -48,7 +50,6 @@ class GeneratorService:
             data_plane,
             TRAIN_PARTITION,
         )
-        register(data_plane)
 
     def receipts(self) -> list[tuple[str, str, dict[str, object]]]:
         """What was carried out here, for a conductor that has to read its log again."""
@@ -95,6 +96,16 @@ class GeneratorService:
             on_group=lambda _key: failpoint("rollout_batch.group"),
         )
 
+    def refill(self, keys: Sequence[int]) -> None:
+        """Put journaled groups into the data plane again, after it lost them. Raises StorageFault."""
+        missing = self._worker.refill(keys)
+        if missing:
+            raise StorageFault(
+                f"the journal of {self._run} lacks the finished groups {missing}: its files were removed; "
+                f"go back to an older checkpoint with `ratchet run resume {self._run}`",
+                role="generator",
+            )
+
     def evaluate(self, args: EvaluateArgs) -> EvaluateReceipt:
         """Greedy answers to held-out problems; no cursor moves, no training RNG is drawn from."""
 
@@ -120,7 +131,7 @@ class GeneratorService:
 
     def _require(self, version: WeightVersion) -> None:
         if self._version != version:
-            raise ActorLost(
+            raise WeightsMissing(
                 f"the generator holds weights {self._version or 'of no version'}, not {version}: refit",
                 role="generator",
             )

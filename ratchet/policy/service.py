@@ -17,10 +17,10 @@ from ratchet.policy.registry import create_trainer
 from ratchet.refit.ipc import ShmSender
 from ratchet.refit.manifest import RefitManifest
 from ratchet.refit.segments import segment_prefix, sweep
-from ratchet.rollouts.partition import TRAIN_PARTITION, TRAIN_TASK, register
+from ratchet.rollouts.partition import TRAIN_PARTITION, TRAIN_TASK
 from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.receipt_book import ReceiptBook
-from ratchet.spec.faults import ActorLost
+from ratchet.spec.faults import ActorLost, StorageFault
 from ratchet.spec.home import Home
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.operations import CommitArgs, RefitArgs, RestoreArgs, SnapshotArgs, TrainArgs
@@ -52,7 +52,6 @@ class TrainerService:
         self._base_digest = ""
         self._optimizer_steps = 0
         self._snapshots: dict[WeightVersion, State] = {}
-        register(data_plane)
 
     def receipts(self) -> list[tuple[str, str, dict[str, object]]]:
         """What was carried out here, for a conductor that has to read its log again."""
@@ -70,18 +69,26 @@ class TrainerService:
             loaded = self._trainer.open(Path(model_folder))
             self._base_digest = loaded.model_digest
             self._snapshots.clear()
-            digest = loaded.model_digest
+            self._position = None  # a failure on the way leaves no version, never half of one
+            digest, parent = loaded.model_digest, None
+            failpoint("restore.opened")
             if args.checkpoint is not None:
-                folder = Path(args.checkpoint)
-                self._trainer.load_state(load_checkpoint(folder, self._trainer.state_template(), self._run))
-                digest = self._trainer.digest()
-                self._check_restored(folder, digest)
+                folder, owner = Path(args.checkpoint), args.checkpoint_run or self._run
+                self._trainer.load_state(load_checkpoint(folder, self._trainer.state_template(), owner))
+                digest, parent = self._trainer.digest(), read_manifest(folder, owner).version
+                if parent.digest != digest:
+                    raise StorageFault(
+                        f"{folder} was restored to weights {digest[:8]}, but its manifest says "
+                        f"{parent.digest[:8]}: use an older checkpoint"
+                    )
+            failpoint("restore.loaded")
             self._position = WeightVersion(incarnation=args.op.incarnation, step=args.op.step, digest=digest)
             return RestoreReceipt(
                 op=str(args.op),
                 engine_s=time.monotonic() - started,
                 version=self._position,
                 checkpoint=args.checkpoint,
+                parent=parent,
                 num_parameters=loaded.num_parameters,
                 model_digest=loaded.model_digest,
             )
@@ -93,6 +100,7 @@ class TrainerService:
 
         def effect() -> TrainReceipt:
             self._require(args.version)
+            failpoint("train_step.begin")
             keys = range(args.cursor_start, args.cursor_end)
             groups = self._data_plane.lease(TRAIN_PARTITION, TRAIN_TASK, self._consumer, keys)
             failpoint("train_step.leased")
@@ -190,14 +198,6 @@ class TrainerService:
         if self._position != version:
             raise ActorLost(
                 f"the trainer holds weights {self._position or 'of no version'}, not {version}: restore",
-                role="trainer",
-            )
-
-    def _check_restored(self, folder: Path, digest: str) -> None:
-        saved = read_manifest(folder, self._run).version
-        if saved.digest != digest:
-            raise ActorLost(
-                f"{folder} was restored to weights {digest[:8]}, but its manifest says {saved.digest[:8]}",
                 role="trainer",
             )
 

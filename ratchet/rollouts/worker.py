@@ -132,6 +132,14 @@ class RolloutWorker:
         groups = tuple(summaries[key] for key in keys)
         return RolloutResult(groups, self._samples_generated, self._engine_s)
 
+    def refill(self, keys: Sequence[int]) -> list[int]:
+        """Put the groups of `keys` that are journaled into the data plane: those that are not, sorted."""
+        self._index.refresh()
+        journaled = self._index.groups(keys)
+        if journaled:
+            self._data_plane.put(self._partition, [journaled[key] for key in sorted(journaled)])
+        return sorted(set(keys) - journaled.keys())
+
     def evaluate(self, num_problems: int, should_stop: Callable[[], bool] = lambda: False) -> EvaluateResult:
         """Answer the first `num_problems` held-out problems greedily. Journals nothing, moves no cursor.
 

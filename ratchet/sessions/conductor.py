@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ratchet.spec import deadlines
-from ratchet.spec.faults import RESTARTABLE, Cancelled, Conflict, Fault, FaultKind, as_fault
+from ratchet.spec.faults import RESTARTABLE, Cancelled, Conflict, Fault, FaultKind, RatchetError, as_fault
 from ratchet.spec.ids import OpId, OpKind
 from ratchet.spec.operations import AnyArgs, OpAnswer, OpState
 from ratchet.spec.receipts import AnyReceipt
@@ -106,7 +106,8 @@ class Conductor:
                 raise Conflict(
                     f"{key} is of incarnation {args.op.incarnation}; this session serves {self._incarnation}"
                 )
-            self._incarnation = args.op.incarnation
+            if args.op.incarnation > self._incarnation:
+                await self._give_up_older(args.op.incarnation)
             entry = self._log[key] = Operation(args.op, args, args.digest())
             self._forget_old()
             self._start(entry, args)
@@ -138,6 +139,17 @@ class Conductor:
             entry.cancelled.set()
             await self._executor.cancel(entry.args)
         return entry.answer()
+
+    async def _give_up_older(self, incarnation: int) -> None:
+        """Adopt a higher incarnation: what an older one still does is not wanted any more."""
+        self._incarnation = incarnation
+        for entry in self._log.values():
+            if entry.state is OpState.RUNNING and entry.op.incarnation < incarnation and entry.args:
+                entry.cancelled.set()
+                try:
+                    await self._executor.cancel(entry.args)
+                except RatchetError as fault:
+                    logger.warning("%s cannot be told to end: %s", entry.op, fault)
 
     def _start(self, entry: Operation, args: AnyArgs) -> None:
         entry.state, entry.fault = OpState.RUNNING, None

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
+from ratchet.sessions.engines import DataPlaneHandle, GeneratorHandle, GroupSummary, TrainerHandle
+from ratchet.sessions.replacing import Parts
 from ratchet.spec.faults import Cancelled
 from ratchet.spec.ids import OpId
 from ratchet.spec.operations import (
@@ -22,63 +23,27 @@ from ratchet.spec.run_spec import RunSpec
 Progress = Callable[[str], None]
 
 
-class TrainerHandle(Protocol):
-    """A trainer's service, called from far away. Raises RatchetErrors; ActorLost when the actor is dead."""
-
-    async def prepare_model(self) -> str: ...
-    async def restore(self, args: RestoreArgs, model_folder: str) -> AnyReceipt: ...
-    async def train_step(self, args: TrainArgs) -> AnyReceipt: ...
-    async def stage_refit(self, args: RefitArgs, wire_dtypes: dict[str, str]) -> Any: ...
-    async def snapshot(self, args: SnapshotArgs) -> AnyReceipt: ...
-    async def commit_checkpoint(self, args: CommitArgs) -> AnyReceipt: ...
-    async def receipts(self) -> list[tuple[str, str, dict[str, object]]]: ...
-
-
-class GeneratorHandle(Protocol):
-    """A generator's service, called from far away."""
-
-    async def open(self, model_folder: str) -> dict[str, str]: ...
-    async def refit(self, args: RefitArgs, manifest: Any) -> AnyReceipt: ...
-    async def rollout(self, args: RolloutArgs, keys: Sequence[int]) -> "RolloutPart": ...
-    async def evaluate(self, args: EvaluateArgs) -> AnyReceipt: ...
-    async def cancel(self, op: OpId) -> None: ...
-    async def receipts(self) -> list[tuple[str, str, dict[str, object]]]: ...
-
-
-class RolloutPart(Protocol):
-    """What a generator did for some of a batch's groups."""
-
-    @property
-    def groups(self) -> "Sequence[GroupSummary]": ...
-    @property
-    def samples_generated(self) -> int: ...
-    @property
-    def engine_s(self) -> float: ...
-
-
-class GroupSummary(Protocol):
-    @property
-    def replayed(self) -> bool: ...
-    @property
-    def rewards(self) -> Sequence[float]: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def truncated(self) -> int: ...
-    @property
-    def correct(self) -> int: ...
-
-
 class EngineExecutor:
-    """Carries out operations on one trainer and one generator."""
+    """Carries out operations on one trainer, one generator and the data plane between them.
 
-    def __init__(self, spec: RunSpec, trainer: TrainerHandle, generator: GeneratorHandle) -> None:
+    A generator or a data plane that is lost meanwhile is replaced, and the operation goes over its steps
+    again: what was finished is found finished (in the journal, in the engines' receipts). A lost trainer is
+    the run's business, since it held the head: the operation fails with it.
+    """
+
+    def __init__(
+        self, spec: RunSpec, trainer: TrainerHandle, generator: GeneratorHandle, data_plane: DataPlaneHandle
+    ) -> None:
         self._spec = spec
         self._trainer = trainer
         self._generator = generator
-        self._wire_dtypes: dict[str, str] | None = None  # asked for again if this conductor did not restore
+        self._data_plane = data_plane
+        self._parts = Parts(trainer, generator, data_plane)
 
     async def execute(self, args: AnyArgs, progress: Progress, cancelled: asyncio.Event) -> AnyReceipt:
+        return await self._parts.surviving(args, progress, lambda: self._once(args, progress, cancelled))
+
+    async def _once(self, args: AnyArgs, progress: Progress, cancelled: asyncio.Event) -> AnyReceipt:
         match args:
             case RestoreArgs():
                 return await self._restore(args, progress)
@@ -87,7 +52,7 @@ class EngineExecutor:
             case TrainArgs():
                 return await self._trainer.train_step(args)
             case RefitArgs():
-                return await self._refit(args)
+                return await self._parts.refit(args)
             case SnapshotArgs():
                 return await self._trainer.snapshot(args)
             case CommitArgs():
@@ -109,16 +74,11 @@ class EngineExecutor:
         progress("preparing the model")
         folder = await self._trainer.prepare_model()
         progress("loading the model")
-        receipt, self._wire_dtypes = await asyncio.gather(
-            self._trainer.restore(args, folder), self._generator.open(folder)
-        )
+        receipt, _ = await asyncio.gather(self._trainer.restore(args, folder), self._parts.open(folder))
+        # After `open`, which the generator answers once it is done with whatever an older incarnation had
+        # asked of it: nothing that was put before this trains.
+        await self._data_plane.clear()
         return receipt
-
-    async def _refit(self, args: RefitArgs) -> AnyReceipt:
-        if self._wire_dtypes is None:
-            self._wire_dtypes = await self._generator.open(await self._trainer.prepare_model())
-        manifest = await self._trainer.stage_refit(args, self._wire_dtypes)
-        return await self._generator.refit(args, manifest)
 
     async def _rollout(
         self, args: RolloutArgs, progress: Progress, cancelled: asyncio.Event

@@ -1,8 +1,8 @@
-"""The wire from session worker to host, and from host to conductor: length-prefixed JSON with request ids.
+"""The wire from the session worker to its host, and to the conductor: length-prefixed JSON with request ids.
 
-Between worker and host it runs over a socketpair: not stdout (Ray prints there), and not in lines (a receipt
-may be longer than a reader's line limit). To the conductor it replaces actor calls, which cost an operation
-several milliseconds on a small machine.
+To the host it runs over a socketpair: not stdout (Ray prints there), and not in lines (a receipt may be
+longer than a reader's line limit). To the conductor it replaces actor calls, which cost an operation several
+milliseconds on a small machine.
 """
 
 import asyncio
@@ -73,9 +73,10 @@ class WireClient:
         finally:
             self._waiting.pop(request, None)
 
-    async def closed(self) -> None:
-        """Returns once the peer is gone."""
-        await asyncio.wait([self._receiver])
+    async def closed_within(self, seconds: float) -> bool:
+        """Whether the peer is gone, at the latest after so many seconds."""
+        await asyncio.wait([self._receiver], timeout=seconds)
+        return self._lost
 
     def close(self) -> None:
         self._receiver.cancel()

@@ -93,6 +93,9 @@ WATCH_AWAY = 300.0
 # --- engines
 RAY_CALL = 30.0
 """A call that only asks an actor something (position, receipts, ping)."""
+ENGINE_PING_EVERY = 2.0
+ENGINE_SILENT = 10.0
+"""An actor that has not answered pings for this long is killed and counts as lost."""
 ACTOR_START = 120.0
 MODEL_PREPARE = 600.0
 """For another process that builds or downloads the same base model."""

@@ -1,5 +1,6 @@
 """What the actors of a session share: who they are, and how they are made."""
 
+import json
 import logging
 import os
 from dataclasses import dataclass
@@ -57,3 +58,16 @@ def get_or_create(actor: Any, config: SessionConfig, role: str) -> Any:
 def existing(config: SessionConfig, role: str) -> Any:
     """The session's actor of that role. Raises ValueError if there is none."""
     return ray.get_actor(config.name(role), namespace=RAY_NAMESPACE)
+
+
+def note_actor(config: SessionConfig, role: str, pid: int) -> None:
+    """Leave word of which process plays a part: `status` and whoever looks into a fault reads it."""
+    folder = Home(config.home).session_folder(config.run, config.session) / "actors"
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{role}.{os.getpid()}"
+    draft.write_text(json.dumps({"pid": pid, "host": ray.util.get_node_ip_address()}))
+    draft.replace(folder / f"{role}.json")
+
+
+def pong() -> None:
+    """The answer to a ping."""

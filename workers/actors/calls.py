@@ -16,8 +16,8 @@ from ray.exceptions import (
 from ratchet.spec.faults import ActorLost, ClusterLost, InfraFault, RatchetError, Unavailable
 
 
-def named(error: BaseException, role: str) -> RatchetError:
-    """The RatchetError behind a Ray exception."""
+def named(error: BaseException, role: str, lost: type[RatchetError] = ActorLost) -> RatchetError:
+    """The RatchetError behind a Ray exception; `lost` for an actor that is gone."""
     # First, since Ray raises a class that is both: the cause's type, with a traceback for a message.
     if isinstance(error, RayTaskError):
         cause = error.cause
@@ -30,7 +30,7 @@ def named(error: BaseException, role: str) -> RatchetError:
     if isinstance(error, RatchetError):
         return error
     if isinstance(error, (RayActorError, OutOfMemoryError)):  # Ray kills actors when memory runs out
-        return ActorLost(f"the {role} actor is gone: {_essence(error)}", role=role)
+        return lost(f"the {role} actor is gone: {_essence(error)}", role=role)
     if isinstance(error, (GetTimeoutError, TimeoutError)):
         return Unavailable(f"the {role} did not answer in time", role=role)
     if isinstance(error, RayError):
@@ -56,9 +56,9 @@ async def _awaited(ref: Awaitable[Any]) -> Any:
     return await ref
 
 
-def ask_blocking(ref: Any, role: str, deadline: float) -> Any:
+def ask_blocking(ref: Any, role: str, deadline: float, *, lost: type[RatchetError] = ActorLost) -> Any:
     """The same from a synchronous actor."""
     try:
         return ray.get(ref, timeout=deadline)
     except Exception as error:
-        raise named(error, role) from error
+        raise named(error, role, lost) from error

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import os
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +15,16 @@ from ratchet.sessions.wire import serve
 from ratchet.spec.faults import Conflict
 from ratchet.spec.ids import OpId
 from ratchet.spec.operations import parse_args
-from workers.actors import data_plane, generator, trainer
-from workers.actors.base import SessionConfig, get_or_create
+from workers.actors.base import SessionConfig, note_actor
+from workers.actors.data_plane import RayDataPlane
+from workers.actors.generator import RayGenerator
+from workers.actors.trainer import RayTrainer
 
 ROLE = "conductor"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class Door:
     """Where a conductor answers, and the word that opens it."""
 
     host: str
@@ -36,23 +39,22 @@ class ConductorActor:
     def __init__(self, config: SessionConfig) -> None:
         config.enter()
         self._config = config
-        self._endpoint: Endpoint | None = None
+        self._door: Door | None = None
         self._starting = asyncio.Lock()
 
-    async def ready(self) -> Endpoint:
+    async def ready(self) -> Door:
         """Make or find the session's actors, and read back what they did. Again: no effect."""
         async with self._starting:
-            if self._endpoint is None:
-                plane, trainer_actor, generator_actor = await asyncio.to_thread(self._actors)
-                self._plane = plane  # a handle kept, since the first handle of a detached actor names it
-                policy, rollouts = trainer.RayTrainer(trainer_actor), generator.RayGenerator(generator_actor)
-                await asyncio.gather(policy.start(), rollouts.start())
-                conductor = Conductor(EngineExecutor(self._config.spec, policy, rollouts))
+            if self._door is None:
+                engines = RayTrainer(self._config), RayGenerator(self._config), RayDataPlane(self._config)
+                await asyncio.gather(*(engine.start() for engine in engines))
+                conductor = Conductor(EngineExecutor(self._config.spec, *engines))
                 await conductor.recover()
-                self._endpoint = await self._listen(conductor)
-            return self._endpoint
+                self._door = await self._listen(conductor)
+                note_actor(self._config, ROLE, os.getpid())
+            return self._door
 
-    async def _listen(self, conductor: Conductor) -> Endpoint:
+    async def _listen(self, conductor: Conductor) -> Door:
         """Answer over the wire whoever knows the secret, which only Ray's authenticated calls give away."""
         address, secret = ray.util.get_node_ip_address(), secrets.token_hex(16)
 
@@ -60,16 +62,7 @@ class ConductorActor:
             await serve(reader, writer, _Desk(conductor, secret).handle)
 
         self._server = await asyncio.start_server(answer, address, 0)
-        return Endpoint(address, self._server.sockets[0].getsockname()[1], secret)
-
-    def _actors(self) -> tuple[Any, Any, Any]:
-        config = self._config
-        plane = get_or_create(data_plane.DataPlaneActor, config, data_plane.ROLE)
-        return (
-            plane,
-            get_or_create(trainer.TrainerActor, config, trainer.ROLE),
-            get_or_create(generator.GeneratorActor, config, generator.ROLE),
-        )
+        return Door(address, self._server.sockets[0].getsockname()[1], secret)
 
 
 class _Desk:
@@ -84,9 +77,9 @@ class _Desk:
         if method == "hello":
             self._admitted = hmac.compare_digest(params["secret"], self._secret)
         if not self._admitted:
-            raise Conflict("this conductor answers its session's host only")
+            raise Conflict("this conductor answers its session's worker only")
         match method:
-            case "hello":
+            case "hello" | "ping":
                 return None
             case "submit":
                 args = parse_args(params["args"])

@@ -6,13 +6,32 @@ from typing import Any
 import ray
 
 from ratchet.data_plane.memory import MemoryDataPlane
-from ratchet.data_plane.protocol import Capabilities, GroupTag
+from ratchet.data_plane.protocol import Capabilities, DataPlaneUnavailable, GroupTag
 from ratchet.rollouts.group import PromptGroup
+from ratchet.rollouts.partition import TRAIN_PARTITION, register
 from ratchet.spec import deadlines
-from workers.actors.base import SessionConfig
+from workers.actors.base import SessionConfig, existing
 from workers.actors.calls import ask_blocking
+from workers.actors.engine import CONTROL, RemoteEngine
+from workers.actors.lines import Endpoint, Line, LineServer
 
 ROLE = "data-plane"
+METHODS = (
+    "capabilities",
+    "ping",
+    "register_partition",
+    "put",
+    "lease",
+    "ack",
+    "release",
+    "get",
+    "tags",
+    "list_groups",
+    "depth",
+    "evict",
+    "clear",
+)
+QUEUE = "queue"
 
 
 @ray.remote
@@ -20,29 +39,57 @@ class DataPlaneActor:
     """Holds finished groups in memory."""
 
     def __init__(self, config: SessionConfig) -> None:
-        config.enter()
-        self._plane = MemoryDataPlane()
+        self._config = config
+        self._server: LineServer | None = None
 
-    def call(self, method: str, *args: Any) -> Any:
-        return getattr(self._plane, method)(*args)
+    def start(self) -> Endpoint:
+        """Serve. Again: the same endpoint."""
+        if self._server is None:
+            self._config.enter()
+            plane = MemoryDataPlane()
+            register(plane)
+            self._server = LineServer(
+                ray.util.get_node_ip_address(),
+                {QUEUE: {name: getattr(plane, name) for name in METHODS}, CONTROL: {"ping": plane.ping}},
+            )
+        return self._server.endpoint
+
+
+class RayDataPlane(RemoteEngine):
+    """DataPlaneHandle over the actor, for the conductor."""
+
+    def __init__(self, config: SessionConfig) -> None:
+        super().__init__(config, ROLE, DataPlaneActor, (QUEUE, CONTROL), lost=DataPlaneUnavailable)
+
+    async def clear(self) -> None:
+        await self.call(QUEUE, "clear", TRAIN_PARTITION, deadline=deadlines.RAY_CALL)
 
 
 class ActorDataPlane:
-    """A DataPlane over the actor, for use inside other actors."""
+    """A DataPlane over the actor, for use inside other actors; finds the one that replaced a lost one."""
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-        self._ack: Any = None
-        """The last acknowledgement, sent and not looked at yet."""
+    def __init__(self, config: SessionConfig) -> None:
+        self._config = config
+        self._line: Line | None = None
 
-    def _call(self, method: str, *args: Any) -> Any:
-        self._settle()
-        return ask_blocking(self._actor.call.remote(method, *args), ROLE, deadlines.RAY_CALL)
+    def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return self._connected().call(method, *arguments, deadline=deadlines.RAY_CALL)
+        except DataPlaneUnavailable:
+            self._line = None
+            raise
 
-    def _settle(self) -> None:
-        sent, self._ack = self._ack, None
-        if sent is not None:
-            ask_blocking(sent, ROLE, deadlines.RAY_CALL)
+    def _connected(self) -> Line:
+        if self._line is None:
+            try:
+                actor = existing(self._config, ROLE)
+            except ValueError:
+                raise DataPlaneUnavailable("the data plane is gone", role=ROLE) from None
+            endpoint: Endpoint = ask_blocking(
+                actor.start.remote(), ROLE, deadlines.RAY_CALL, lost=DataPlaneUnavailable
+            )
+            self._line = Line(endpoint, ROLE, QUEUE, lost=DataPlaneUnavailable)
+        return self._line
 
     def capabilities(self) -> Capabilities:
         return self._call("capabilities")
@@ -60,10 +107,12 @@ class ActorDataPlane:
         return self._call("lease", partition, task, consumer, keys)
 
     def ack(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> None:
-        """Sent at once, looked at by the next call: the actor keeps one caller's calls in order, and nobody
-        has to wait for the end of what is over. If it failed, the next call raises its error."""
-        self._settle()
-        self._ack = self._actor.call.remote("ack", partition, task, consumer, keys)
+        """Sent at once, looked at by the next call: one line's calls stay in order, and nobody has to wait
+        for the end of what is over. If it failed, the next call raises its error."""
+        try:
+            self._connected().post("ack", partition, task, consumer, keys, deadline=deadlines.RAY_CALL)
+        except DataPlaneUnavailable:
+            self._line = None  # what is gone holds nothing that could be handed out twice
 
     def release(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> None:
         self._call("release", partition, task, consumer, keys)

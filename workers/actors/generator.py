@@ -1,7 +1,6 @@
 """The generator's actor, and the handle the conductor has of it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -11,85 +10,68 @@ from ratchet.spec import deadlines
 from ratchet.spec.ids import OpId, OpKind
 from ratchet.spec.operations import EvaluateArgs, RefitArgs, RolloutArgs
 from ratchet.spec.receipts import AnyReceipt
-from workers.actors.base import SessionConfig, existing
-from workers.actors.calls import ask
-from workers.actors.data_plane import ROLE as DATA_PLANE
+from workers.actors.base import SessionConfig, pong
 from workers.actors.data_plane import ActorDataPlane
-
-if TYPE_CHECKING:
-    from ratchet.generation.service import GeneratorService
+from workers.actors.engine import CONTROL, RemoteEngine
+from workers.actors.lines import Endpoint, LineServer
 
 ROLE = "generator"
+ENGINE = "engine"
 
 
-@ray.remote(concurrency_groups={"control": 1})  # pyright: ignore[reportCallIssue, reportArgumentType]
+@ray.remote
 class GeneratorActor:
     """Engine calls run one at a time; cancelling and answering questions go on beside them."""
 
     def __init__(self, config: SessionConfig) -> None:
         self._config = config
-        self._started: GeneratorService | None = None
+        self._server: LineServer | None = None
 
-    def start(self) -> None:
-        """Build the service; again: no effect. Not in `__init__`, where an error would lose its type."""
-        if self._started is None:
+    def start(self) -> Endpoint:
+        """Build the service and serve; again: the same endpoint. Not in `__init__`, where an error would lose
+        its type."""
+        if self._server is None:
             config, home = self._config, self._config.enter()
             from ratchet.generation.service import GeneratorService
 
-            plane = ActorDataPlane(existing(config, DATA_PLANE))
-            self._started = GeneratorService(
-                config.spec, config.run, home, plane, config.name(ROLE), config.threads
+            service = GeneratorService(
+                config.spec, config.run, home, ActorDataPlane(config), config.name(ROLE), config.threads
             )
-
-    @property
-    def _service(self) -> "GeneratorService":
-        assert self._started is not None, "start() comes first"
-        return self._started
-
-    def open(self, model_folder: str) -> dict[str, str]:
-        return self._service.open(model_folder)
-
-    def refit(self, args: RefitArgs, manifest: RefitManifest) -> AnyReceipt:
-        return self._service.refit(args, manifest)
-
-    def rollout(self, args: RolloutArgs, keys: Sequence[int]) -> RolloutResult:
-        return self._service.rollout(args, keys)
-
-    def evaluate(self, args: EvaluateArgs) -> AnyReceipt:
-        return self._service.evaluate(args)
-
-    @ray.method(concurrency_group="control")
-    def cancel(self, op: OpId) -> None:
-        self._service.cancel(op)
-
-    @ray.method(concurrency_group="control")
-    def receipts(self) -> list[tuple[str, str, dict[str, object]]]:
-        return self._service.receipts()
+            engine = {
+                "open": service.open,
+                "refit": service.refit,
+                "rollout": service.rollout,
+                "refill": service.refill,
+                "evaluate": service.evaluate,
+            }
+            control = {"ping": pong, "cancel": service.cancel, "receipts": service.receipts}
+            self._server = LineServer(ray.util.get_node_ip_address(), {ENGINE: engine, CONTROL: control})
+        return self._server.endpoint
 
 
-class RayGenerator:
+class RayGenerator(RemoteEngine):
     """GeneratorHandle over the actor."""
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-
-    async def start(self) -> None:
-        await ask(self._actor.start.remote(), ROLE, deadlines.ACTOR_START)
+    def __init__(self, config: SessionConfig) -> None:
+        super().__init__(config, ROLE, GeneratorActor, (ENGINE, CONTROL))
 
     async def open(self, model_folder: str) -> dict[str, str]:
-        return await ask(self._actor.open.remote(model_folder), ROLE, deadlines.OPERATION[OpKind.RESTORE])
+        return await self.call(ENGINE, "open", model_folder, deadline=deadlines.OPERATION[OpKind.RESTORE])
 
     async def refit(self, args: RefitArgs, manifest: RefitManifest) -> AnyReceipt:
-        return await ask(self._actor.refit.remote(args, manifest), ROLE, deadlines.OPERATION[args.kind])
+        return await self.call(ENGINE, "refit", args, manifest, deadline=deadlines.OPERATION[args.kind])
 
     async def rollout(self, args: RolloutArgs, keys: Sequence[int]) -> RolloutResult:
-        return await ask(self._actor.rollout.remote(args, list(keys)), ROLE, deadlines.OPERATION[args.kind])
+        return await self.call(ENGINE, "rollout", args, list(keys), deadline=deadlines.OPERATION[args.kind])
+
+    async def refill(self, keys: Sequence[int]) -> None:
+        await self.call(ENGINE, "refill", list(keys), deadline=deadlines.OPERATION[OpKind.ROLLOUT_BATCH])
 
     async def evaluate(self, args: EvaluateArgs) -> AnyReceipt:
-        return await ask(self._actor.evaluate.remote(args), ROLE, deadlines.OPERATION[args.kind])
+        return await self.call(ENGINE, "evaluate", args, deadline=deadlines.OPERATION[args.kind])
 
     async def cancel(self, op: OpId) -> None:
-        await ask(self._actor.cancel.remote(op), ROLE, deadlines.RAY_CALL)
+        await self.call(CONTROL, "cancel", op, deadline=deadlines.RAY_CALL)
 
     async def receipts(self) -> list[tuple[str, str, dict[str, object]]]:
-        return await ask(self._actor.receipts.remote(), ROLE, deadlines.RAY_CALL)
+        return await self.call(CONTROL, "receipts", deadline=deadlines.RAY_CALL)

@@ -1,4 +1,4 @@
-"""The conductor's door: only its session's host gets past it."""
+"""The conductor's door: only its session's worker gets past it."""
 
 import asyncio
 from typing import Any
@@ -36,9 +36,9 @@ async def test_a_stranger_is_refused_and_the_host_is_served() -> None:
     submit: dict[str, Any] = {"args": ARGS.model_dump(mode="json"), "wait": 5.0}
 
     stranger = await _dial(server)
-    with pytest.raises(Conflict, match="its session's host only"):
+    with pytest.raises(Conflict, match="its session's worker only"):
         await stranger.call("submit", submit, deadline=5)
-    with pytest.raises(Conflict, match="its session's host only"):
+    with pytest.raises(Conflict, match="its session's worker only"):
         await stranger.call("hello", {"secret": "guess"}, deadline=5)
     assert (await conductor.poll(ARGS.op, 0)).state is OpState.ABSENT
 

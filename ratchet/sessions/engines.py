@@ -1,0 +1,79 @@
+"""The engines of a session, as the conductor calls them."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ratchet.spec.ids import OpId
+from ratchet.spec.operations import (
+    CommitArgs,
+    EvaluateArgs,
+    RefitArgs,
+    RestoreArgs,
+    RolloutArgs,
+    SnapshotArgs,
+    TrainArgs,
+)
+from ratchet.spec.receipts import AnyReceipt
+
+
+class GroupSummary(Protocol):
+    @property
+    def replayed(self) -> bool: ...
+    @property
+    def rewards(self) -> Sequence[float]: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def truncated(self) -> int: ...
+    @property
+    def correct(self) -> int: ...
+
+
+class RolloutPart(Protocol):
+    """What a generator did for some of a batch's groups."""
+
+    @property
+    def groups(self) -> Sequence[GroupSummary]: ...
+    @property
+    def samples_generated(self) -> int: ...
+    @property
+    def engine_s(self) -> float: ...
+
+
+class Engine(Protocol):
+    """Something that lives in an actor. Its calls raise RatchetErrors; ActorLost (a data plane:
+    DataPlaneUnavailable) once the actor is gone."""
+
+    async def renew(self) -> None:
+        """End the actor, whatever state it is in, and start an empty one in its place."""
+        ...
+
+
+class TrainerHandle(Engine, Protocol):
+    """A trainer's service, called from far away."""
+
+    async def prepare_model(self) -> str: ...
+    async def restore(self, args: RestoreArgs, model_folder: str) -> AnyReceipt: ...
+    async def train_step(self, args: TrainArgs) -> AnyReceipt: ...
+    async def stage_refit(self, args: RefitArgs, wire_dtypes: dict[str, str]) -> Any: ...
+    async def snapshot(self, args: SnapshotArgs) -> AnyReceipt: ...
+    async def commit_checkpoint(self, args: CommitArgs) -> AnyReceipt: ...
+    async def receipts(self) -> list[tuple[str, str, dict[str, object]]]: ...
+
+
+class GeneratorHandle(Engine, Protocol):
+    """A generator's service, called from far away. Raises WeightsMissing when it takes a refit to go on."""
+
+    async def open(self, model_folder: str) -> dict[str, str]: ...
+    async def refit(self, args: RefitArgs, manifest: Any) -> AnyReceipt: ...
+    async def rollout(self, args: RolloutArgs, keys: Sequence[int]) -> RolloutPart: ...
+    async def refill(self, keys: Sequence[int]) -> None: ...
+    async def evaluate(self, args: EvaluateArgs) -> AnyReceipt: ...
+    async def cancel(self, op: OpId) -> None: ...
+    async def receipts(self) -> list[tuple[str, str, dict[str, object]]]: ...
+
+
+class DataPlaneHandle(Engine, Protocol):
+    """The data plane, of which the conductor needs little."""
+
+    async def clear(self) -> None: ...

@@ -1,0 +1,7 @@
+"""What an engine says when it lives but cannot go on from where it is."""
+
+from ratchet.spec.faults import ActorLost
+
+
+class WeightsMissing(ActorLost):
+    """A generator that does not hold the version it was asked to use. It takes a refit, not a new process."""

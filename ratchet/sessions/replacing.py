@@ -1,0 +1,108 @@
+"""Replacing what a session can lose without its run having to go back: generator and data plane."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from ratchet.data_plane.protocol import NotReady
+from ratchet.sessions.engines import DataPlaneHandle, GeneratorHandle, TrainerHandle
+from ratchet.sessions.losses import WeightsMissing
+from ratchet.spec.faults import ActorLost, FaultKind, RatchetError
+from ratchet.spec.ids import OpId, OpKind, WeightVersion
+from ratchet.spec.operations import AnyArgs, EvaluateArgs, RefitArgs, RestoreArgs, RolloutArgs, TrainArgs
+from ratchet.spec.receipts import AnyReceipt, Recovered
+
+logger = logging.getLogger(__name__)
+
+MAX_REPLACEMENTS = 3
+"""For one operation; then its loss is its answer, and the run opens a new incarnation."""
+
+TRAINER, GENERATOR, DATA_PLANE = "trainer", "generator", "data-plane"
+
+
+class Parts:
+    """The parts of a session, and how each is made good again."""
+
+    def __init__(
+        self, trainer: TrainerHandle, generator: GeneratorHandle, data_plane: DataPlaneHandle
+    ) -> None:
+        self._trainer = trainer
+        self._generator = generator
+        self._data_plane = data_plane
+        self._wire_dtypes: dict[str, str] | None = None
+        """What the open generator takes; None while it is not known to be open."""
+        self._lock = asyncio.Lock()
+        self._replaced: Counter[str] = Counter()
+
+    async def open(self, model_folder: str) -> None:
+        """Let the generator build its model; again: no effect."""
+        self._wire_dtypes = await self._generator.open(model_folder)
+
+    async def refit(self, args: RefitArgs) -> AnyReceipt:
+        """Move a version from the trainer to the generator."""
+        if self._wire_dtypes is None:
+            await self.open(await self._trainer.prepare_model())
+        assert self._wire_dtypes is not None
+        return await self._generator.refit(args, await self._trainer.stage_refit(args, self._wire_dtypes))
+
+    async def surviving(
+        self, args: AnyArgs, progress: Callable[[str], None], action: Callable[[], Awaitable[AnyReceipt]]
+    ) -> AnyReceipt:
+        """What `action` returns, begun again after each loss that can be made good."""
+        recovered: list[Recovered] = []
+        while True:
+            before = self._replaced.copy()
+            try:
+                receipt = await action()
+            except RatchetError as loss:
+                part = _part_lost(loss, args)
+                if part is None or len(recovered) == MAX_REPLACEMENTS:
+                    raise
+                async with self._lock:
+                    if self._replaced[part] != before[part]:
+                        continue  # another operation lost it too, and was here first
+                    noticed = time.time()
+                    logger.warning("%s: %s", args.op, loss)
+                    progress(f"the {part} is being replaced: {loss}")
+                    await self._make_good(part, loss, args)
+                    self._replaced[part] += 1
+                    took = time.time() - noticed
+                    recovered.append(
+                        Recovered(role=part, cause=str(loss)[:500], detected_at=noticed, seconds=took)
+                    )
+            else:
+                return receipt.model_copy(update={"recovered": tuple(recovered)}) if recovered else receipt
+
+    async def _make_good(self, part: str, loss: RatchetError, args: AnyArgs) -> None:
+        match part:
+            case _ if part == TRAINER:
+                await self._trainer.renew()
+            case _ if part == GENERATOR:
+                if not isinstance(loss, WeightsMissing):
+                    self._wire_dtypes = None
+                    await self._generator.renew()
+                if isinstance(args, RolloutArgs | EvaluateArgs):
+                    await self._readmit(args.op.run, args.version)
+            case _:
+                if not isinstance(loss, NotReady):
+                    await self._data_plane.renew()
+                if isinstance(args, TrainArgs):
+                    await self._generator.refill(range(args.cursor_start, args.cursor_end))
+
+    async def _readmit(self, run: str, version: WeightVersion) -> None:
+        """A generator serves again only after a refit (law 8): the one that had brought this version."""
+        op = OpId(run=run, incarnation=version.incarnation, step=version.step, kind=OpKind.REFIT)
+        await self.refit(RefitArgs(op=op, version=version))
+
+
+def _part_lost(loss: RatchetError, args: AnyArgs) -> str | None:
+    """The part to be made good; None if that is not for an operation to do."""
+    if loss.role == DATA_PLANE and loss.kind is FaultKind.UNAVAILABLE:
+        return DATA_PLANE
+    if isinstance(loss, ActorLost) and loss.role == GENERATOR:
+        return GENERATOR
+    if isinstance(loss, ActorLost) and loss.role == TRAINER and isinstance(args, RestoreArgs):
+        return TRAINER
+    return None

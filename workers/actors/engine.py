@@ -1,0 +1,114 @@
+"""An engine's actor as the conductor sees it: made, called over lines, watched, ended and made again."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import ray
+
+from ratchet.refit.segments import segment_prefix, sweep
+from ratchet.spec import deadlines
+from ratchet.spec.faults import ActorLost, RatchetError
+from ratchet.spec.home import Home
+from workers.actors.base import SessionConfig, existing, get_or_create, note_actor
+from workers.actors.calls import ask
+from workers.actors.lines import Line
+
+logger = logging.getLogger(__name__)
+
+CONTROL = "control"
+"""The lane that every engine answers `ping` on, whatever its others are busy with."""
+MAKING_PAUSE = 0.2
+
+
+class RemoteEngine:
+    """One actor of the session. Its calls raise RatchetErrors: `lost` once the actor is gone."""
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        role: str,
+        actor: Any,
+        lanes: Sequence[str],
+        *,
+        lost: type[RatchetError] = ActorLost,
+    ) -> None:
+        self.role = role
+        self._config = config
+        self._class = actor
+        self._loss = lost
+        self._threads = {lane: ThreadPoolExecutor(1, thread_name_prefix=lane) for lane in lanes}
+        self._lines: dict[str, Line] = {}
+        self._actor: Any = None  # kept: the first handle of a detached actor names it
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Find the actor or make it, and build what is in it; again: no effect. One that died unnoticed may
+        still have the name: then its death is waited for. Raises what kept it from coming up."""
+        end = asyncio.get_running_loop().time() + deadlines.ACTOR_START
+        while True:
+            self._actor = await asyncio.to_thread(get_or_create, self._class, self._config, self.role)
+            try:
+                endpoint = await ask(self._actor.start.remote(), self.role, deadlines.ACTOR_START)
+                break
+            except ActorLost:
+                if asyncio.get_running_loop().time() > end:
+                    raise
+                await self._end_actor()
+                await asyncio.sleep(MAKING_PAUSE)
+        note_actor(self._config, self.role, endpoint.pid)
+        self._lines = {lane: Line(endpoint, self.role, lane, lost=self._loss) for lane in self._threads}
+        if self._watch:
+            self._watch.cancel()
+        self._watch = asyncio.create_task(self._until_silent(self._lines), name=f"watch {self.role}")
+
+    async def call(self, lane: str, method: str, *arguments: Any, deadline: float) -> Any:
+        if not self._lines:
+            raise self._loss(f"the {self.role} has not been started", role=self.role)
+        line = self._lines[lane]
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._threads[lane], lambda: line.call(method, *arguments, deadline=deadline)
+        )
+
+    async def renew(self) -> None:
+        """End the actor, remove what it held, and start an empty one of the same name."""
+        await self.end("it is being replaced")
+        await self.start()
+
+    async def end(self, reason: str) -> None:
+        """Nobody is served by it from here on, be it frozen or only slow."""
+        for line in self._lines.values():
+            line.cut(reason)
+        await self._end_actor()
+
+    async def _end_actor(self) -> None:
+        await asyncio.to_thread(kill, self._config, self.role)
+        # A killed actor cleans nothing up, and a trainer's segment is as large as its model.
+        sweep(segment_prefix(Home(self._config.home), self._config.name(self.role)))
+
+    async def _until_silent(self, lines: dict[str, Line]) -> None:
+        """A frozen process keeps its connections open: only an answer shows that it lives."""
+        line, silent = lines[CONTROL], 0.0
+        while silent < deadlines.ENGINE_SILENT:
+            await asyncio.sleep(deadlines.ENGINE_PING_EVERY)
+            try:
+                await asyncio.to_thread(line.call, "ping", deadline=deadlines.ENGINE_PING_EVERY)
+                silent = 0.0
+            except RatchetError as error:
+                if isinstance(error, self._loss):
+                    return  # whoever calls next hears of it
+                silent += deadlines.ENGINE_PING_EVERY
+        logger.error("the %s has been silent for %.0f s: killed", self.role, silent)
+        for each in lines.values():
+            each.cut(f"it was silent for {silent:.0f} s")
+        await asyncio.to_thread(kill, self._config, self.role)
+
+
+def kill(config: SessionConfig, role: str) -> None:
+    """No such actor is no error: it is what was wanted."""
+    with suppress(ValueError):
+        ray.kill(existing(config, role), no_restart=True)
