@@ -17,9 +17,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ratchet.sessions.wire import serve
-from ratchet.spec import deadlines
 from ratchet.spec.control import SessionRequest
-from ratchet.spec.faults import ActorLost, Conflict
+from ratchet.spec.faults import Conflict
 from ratchet.spec.home import Home
 from ratchet.spec.ids import RAY_NAMESPACE
 from ratchet.spec.stack import StackState
@@ -77,7 +76,7 @@ class Host:
         if making is None or not making.done() or making.exception() or making.result().secret != secret:
             return  # that one is replaced already
         from workers.actors.conductor import ROLE
-        from workers.actors.engine import kill
+        from workers.actors.making import kill
 
         self._making = None
         await asyncio.to_thread(kill, self._config, ROLE)
@@ -89,19 +88,11 @@ class Host:
         return self._making
 
     async def _made(self) -> "Door":
-        from workers.actors.base import get_or_create
-        from workers.actors.calls import ask
         from workers.actors.conductor import ROLE, ConductorActor
+        from workers.actors.making import found_or_made
 
-        conductor = await asyncio.to_thread(get_or_create, ConductorActor, self._config, ROLE)
-        try:
-            return await ask(conductor.ready.remote(), ROLE, deadlines.ACTOR_START)
-        except ActorLost as lost:
-            if lost.role == ROLE:  # it died unnoticed, and its name was still taken
-                from workers.actors.engine import kill
-
-                await asyncio.to_thread(kill, self._config, ROLE)
-            raise
+        _, door = await found_or_made(ConductorActor, self._config, ROLE, lambda actor: actor.ready.remote())
+        return door
 
 
 async def _serve(host: Host, wire: socket.socket) -> None:

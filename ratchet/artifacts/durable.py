@@ -61,6 +61,32 @@ def write_atomic(path: Path, data: bytes) -> None:
     fsync(path.parent)
 
 
+def create_once(path: Path, content: bytes) -> None:
+    """Create a file with its whole content, unless somebody else was first. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    try:
+        with draft.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return
+        fsync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents. Raises OSError."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    fsync(folder.parent)
+
+
 def fsync(path: Path) -> None:
     """Make a file's bytes, or a folder's entries, durable."""
     descriptor = os.open(path, os.O_RDONLY)

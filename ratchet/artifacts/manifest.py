@@ -2,20 +2,17 @@
 
 import hashlib
 import json
-import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ratchet.artifacts.durable import sha256_file, storage_faults, write_atomic
-from ratchet.artifacts.store import ArtifactStore
 from ratchet.spec.faults import StorageFault
 from ratchet.spec.ids import WeightVersion
 
 MANIFEST_NAME = "manifest.json"
 SCHEMA_VERSION = 1
-
-_log = logging.getLogger(__name__)
 
 
 class ManifestMissing(StorageFault):
@@ -28,6 +25,10 @@ class ManifestDamaged(StorageFault):
 
 class ManifestForeign(StorageFault):
     """An intact manifest that is none of ours: of another run, or of a newer Ratchet."""
+
+
+class FilesDamaged(StorageFault):
+    """The manifest is intact, but files that it lists are missing or are not what was written."""
 
 
 class FileEntry(BaseModel):
@@ -140,57 +141,44 @@ def _parse(text: bytes, path: Path) -> Manifest:
     return manifest
 
 
+def check_sizes(folder: Path, manifest: Manifest) -> list[str]:
+    """One line per file of the checkpoint that is missing or has another size; reads none. Good: []."""
+    return _problems(folder, manifest, _size_problem)
+
+
 def verify_files(folder: Path, manifest: Manifest) -> list[str]:
     """One line per missing or damaged file of the checkpoint; reads every byte. Intact: []."""
-    problems = [_problem(folder / file.path, file) for file in manifest.files]
-    return [problem for problem in problems if problem]
+    return _problems(folder, manifest, _any_problem)
 
 
-def _problem(path: Path, file: FileEntry) -> str | None:
-    try:
-        if not path.is_file():
-            return f"{path} is missing"
-        size = path.stat().st_size
-        if size != file.size:
-            return f"{path} has {size} bytes and should have {file.size}"
-        if sha256_file(path) != file.sha256:
-            return f"{path} is damaged: its sha256 is not the manifest's"
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
-    return None
+def files_damaged(problems: Sequence[str]) -> FilesDamaged:
+    """The error for what `check_sizes` or `verify_files` found."""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return FilesDamaged(f"checkpoint is damaged: {problems[0]}{more}; use an older one")
 
 
-def list_manifests(store: ArtifactStore, run: str) -> tuple[list[Manifest], list[str]]:
-    """The committed checkpoints of a run, highest (incarnation, step) first, and what is wrong with the
-    others, one line each. Files are not verified."""
-    manifests: list[Manifest] = []
+def _problems(folder: Path, manifest: Manifest, look: Callable[[Path, FileEntry], str | None]) -> list[str]:
     problems: list[str] = []
-    for name in store.list(checkpoints_key(run)):
-        folder = store.local_folder(f"{checkpoints_key(run)}/{name}")
+    for file in manifest.files:
+        path = folder / file.path
         try:
-            manifest = read_manifest(folder, run)
-        except StorageFault as fault:
-            problems.append(str(fault))
-            continue
-        if name == f"{manifest.incarnation}-{manifest.step}":
-            manifests.append(manifest)
-        else:
-            problems.append(f"{folder} holds checkpoint {manifest.incarnation}-{manifest.step}; rename it")
-    manifests.sort(key=lambda manifest: (manifest.incarnation, manifest.step), reverse=True)
-    return manifests, problems
+            problem = look(path, file)
+        except OSError as error:
+            problem = f"{path} cannot be read: {error.strerror}"
+        if problem:
+            problems.append(problem)
+    return problems
 
 
-def newest_manifest(store: ArtifactStore, run: str) -> tuple[Manifest | None, list[str]]:
-    """The committed and intact checkpoint with the highest (incarnation, step), and one line for every
-    one that was passed over, which is logged as a warning too. Reads every byte of what it looks at."""
-    manifests, problems = list_manifests(store, run)
-    newest = None
-    for manifest in manifests:
-        damage = verify_files(store.local_folder(manifest.key), manifest)
-        if not damage:
-            newest = manifest
-            break
-        problems += damage
-    for problem in problems:
-        _log.warning("checkpoint passed over: %s", problem)
-    return newest, problems
+def _size_problem(path: Path, file: FileEntry) -> str | None:
+    if not path.is_file():
+        return f"{path} is missing"
+    size = path.stat().st_size
+    return None if size == file.size else f"{path} has {size} bytes and should have {file.size}"
+
+
+def _any_problem(path: Path, file: FileEntry) -> str | None:
+    problem = _size_problem(path, file)
+    if problem is None and sha256_file(path) != file.sha256:
+        problem = f"{path} is damaged: its sha256 is not the manifest's"
+    return problem

@@ -9,7 +9,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from ratchet.artifacts.manifest import read_manifest, verify_files
+from ratchet.artifacts.manifest import files_damaged, read_manifest, verify_files
 from ratchet.checkpoints.state import flatten, unflatten
 from ratchet.checkpoints.writer import STATE_FOLDER
 from ratchet.spec.faults import SpecError, StorageFault
@@ -26,7 +26,7 @@ def load_checkpoint(
     """
     manifest = read_manifest(folder, run)
     if damage := verify_files(folder, manifest):
-        raise StorageFault(f"checkpoint is damaged: {'; '.join(damage)}; use an older one")
+        raise files_damaged(damage)
 
     reader = dcp.FileSystemReader(folder / STATE_FOLDER)
     wanted = flatten(template)

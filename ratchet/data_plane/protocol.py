@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ratchet.rollouts.group import PromptGroup
+from ratchet.sessions.losses import GroupsMissing
 from ratchet.spec.faults import FaultKind, RatchetError
 
 
@@ -22,7 +23,7 @@ class DataPlaneTimeout(DataPlaneError):
     """It answered nothing within the deadline."""
 
 
-class NotReady(DataPlaneError):
+class NotReady(DataPlaneError, GroupsMissing):
     """A group asked for is not there (yet). The message names the keys."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ratchet.journal.records import Tombstone
 from ratchet.journal.sealing import Seal, read_seal
 from ratchet.journal.segment import SegmentId, list_incarnations, list_segments, read_groups, scan
 from ratchet.rollouts.group import PromptGroup
@@ -20,13 +21,15 @@ class _Location:
     segment: SegmentId
     start: int
     end: int
+    cause: str | None
+    """Of a tombstone; None: it is a group."""
 
 
 class JournalIndex:
-    """Keys of a journal and where their groups lie, over every writer's segments.
+    """Keys of a journal and where their records lie, over every writer's segments.
 
-    The first record of a key counts, in the order (incarnation, writer, n). Torn tails and whatever a seal
-    leaves out are passed over.
+    The first record of a key counts, in the order (incarnation, writer, n), be it a group or a tombstone.
+    Torn tails and whatever a seal leaves out are passed over.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,14 +42,23 @@ class JournalIndex:
 
     def keys(self) -> list[int]:
         """Keys of all finished groups, sorted."""
-        return sorted(self._locations)
+        return sorted(key for key, location in self._locations.items() if location.cause is None)
+
+    def tombstones(self) -> dict[int, Tombstone]:
+        """Draws that were given up, by key, in order."""
+        return {
+            key: Tombstone(key, location.segment.incarnation, location.cause)
+            for key, location in sorted(self._locations.items())
+            if location.cause is not None
+        }
 
     def groups(self, keys: Iterable[int]) -> dict[int, PromptGroup]:
-        """Those of `keys` that the journal holds, read from disk. Raises StorageFault."""
+        """Those of `keys` that have a finished group, read from disk. Raises StorageFault."""
         wanted: defaultdict[_Location, list[int]] = defaultdict(list)
         for key in keys:
-            if key in self._locations:
-                wanted[self._locations[key]].append(key)
+            location = self._locations.get(key)
+            if location is not None and location.cause is None:
+                wanted[location].append(key)
         found: dict[int, PromptGroup] = {}
         for location, here in wanted.items():
             groups = read_groups(location.segment.path(self._folder), location.start, location.end)
@@ -56,27 +68,42 @@ class JournalIndex:
         return found
 
     def refresh(self) -> None:
-        """Take in what was written since. Reads only new bytes, except after an incarnation was sealed."""
+        """Take in what was written since. Reads only new bytes, except after an incarnation was sealed or
+        segments were collected."""
         incarnations = list_incarnations(self._folder)
+        segments = [segment for n in incarnations for segment in list_segments(self._folder, n)]
         seals = {n: found for n in incarnations if (found := read_seal(self._folder, n)) is not None}
         if seals != self._seals:
+            for incarnation, sealed in seals.items():
+                self._report_missing(incarnation, sealed)
+        if seals != self._seals or not self._read_to.keys() <= set(segments):
             self._seals = seals
             self._locations.clear()
             self._read_to.clear()
-        for incarnation in incarnations:
-            for segment in list_segments(self._folder, incarnation):
-                self._read(segment, seals.get(incarnation))
+        for segment in segments:
+            self._read(segment, seals.get(segment.incarnation))
+
+    def _report_missing(self, incarnation: int, sealed: Seal) -> None:
+        for name, length in sealed.segments.items():
+            path = self._folder / str(incarnation) / name
+            if length and not path.exists():
+                log.warning(
+                    "journal segment %s was sealed at %d bytes, but is gone: its groups are generated again",
+                    path,
+                    length,
+                )
 
     def _read(self, segment: SegmentId, sealed: Seal | None) -> None:
         limit = None if sealed is None else sealed.segments.get(segment.file_name, 0)
+        first_time = segment not in self._read_to
         end = self._read_to.get(segment, 0)
         for span in scan(segment.path(self._folder), end, limit):
-            location = _Location(segment, span.start, span.end)
+            location = _Location(segment, span.start, span.end, span.cause)
             for key in span.keys:
                 self._locations[key] = min(location, self._locations.get(key, location))
             end = span.end
         self._read_to[segment] = end
-        if limit is not None and end < limit:
+        if first_time and limit is not None and end < limit:
             log.warning(
                 "journal segment %s was sealed at %d bytes, but is whole only up to byte %d: "
                 "groups after it are generated again",

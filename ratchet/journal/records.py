@@ -1,6 +1,7 @@
-"""Prompt groups as Arrow records: one row a group, tokens and logprobs as flat lists."""
+"""Prompt groups as Arrow records: one row a group, tokens and logprobs as flat lists; and tombstones."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,17 @@ SCHEMA = pa.schema(
 """Layout of every segment; a segment with another one was written by another version of Ratchet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A draw that will never be trained: dropped, replaced or evicted."""
+
+    key: int
+    incarnation: int
+    """The incarnation that gave it up."""
+    cause: str
+    """One line, for people."""
+
+
 def to_batch(groups: Sequence[PromptGroup]) -> pa.RecordBatch:
     """One row per group, in order. Exact: `from_batch` gives back equal groups, bit for bit."""
     samples = [sample for group in groups for sample in group.samples]
@@ -65,6 +77,13 @@ def to_batch(groups: Sequence[PromptGroup]) -> pa.RecordBatch:
         ),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def tombstone_batch(keys: Sequence[int], incarnation: int) -> pa.RecordBatch:
+    """One row per key that says no more than which incarnation gave it up."""
+    given = [pa.array(keys, pa.int64()), pa.array([incarnation] * len(keys), pa.int64())]
+    blank = [pa.nulls(len(keys), field.type) for field in list(SCHEMA)[len(given) :]]
+    return pa.RecordBatch.from_arrays([*given, *blank], schema=SCHEMA)
 
 
 def from_batch(batch: pa.RecordBatch) -> list[PromptGroup]:

@@ -1,11 +1,11 @@
 """Sealing: once a higher incarnation is open, what an older one still writes does not count (law 13)."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ratchet.artifacts.durable import storage_faults
-from ratchet.journal.folders import create_once, make_folder
+from ratchet.artifacts.durable import create_once, make_folder, storage_faults, write_atomic
 from ratchet.journal.segment import list_segments, scan
 from ratchet.spec.faults import StorageFault
 
@@ -54,6 +54,20 @@ def read_seal(folder: Path, incarnation: int) -> Seal | None:
             f"{path} is damaged, so it is unknown what counts of incarnation {incarnation}: "
             "restore that file from a backup"
         ) from None
+
+
+def forget(folder: Path, incarnation: int, segments: Collection[str]) -> None:
+    """Leave segments (file names) out of the seal of an incarnation, for good; without a seal, no effect.
+
+    Atomic. Raises StorageFault.
+    """
+    sealed = read_seal(folder, incarnation)
+    if sealed is None or sealed.segments.keys().isdisjoint(segments):
+        return
+    rest = {name: length for name, length in sealed.segments.items() if name not in segments}
+    path = _seal_path(folder, incarnation)
+    with storage_faults(path, "write"):
+        write_atomic(path, Seal(segments=rest).model_dump_json().encode())
 
 
 def _seal_path(folder: Path, incarnation: int) -> Path:

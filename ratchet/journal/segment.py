@@ -1,7 +1,8 @@
 """Segments: Arrow IPC streams, one writer each, whose finished prefix can be told from a torn tail.
 
 A segment is a schema message and then one record-batch message an append. Each of those carries the xxh3-64
-of its body as custom metadata, so that a tail is dropped whether it was cut short or holds something else.
+of its body as custom metadata, so that a tail is dropped whether it was cut short or holds something else. A
+message whose metadata has a cause too holds tombstones; any other holds groups.
 """
 
 import io
@@ -13,7 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from ratchet.artifacts.durable import storage_faults
-from ratchet.journal.records import SCHEMA, from_batch, to_batch
+from ratchet.journal.records import SCHEMA, from_batch, to_batch, tombstone_batch
 from ratchet.rollouts.group import PromptGroup
 from ratchet.spec.faults import StorageFault
 
@@ -22,6 +23,7 @@ HEADER: bytes = SCHEMA.serialize().to_pybytes()
 """The schema message that opens a segment."""
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _CHECKSUM = b"xxh3"
+_CAUSE = b"cause"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,11 +44,13 @@ class SegmentId:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a record-batch message lies in its file, in bytes, and the keys of its groups."""
+    """Where a record-batch message lies in its file, in bytes, and the keys of its records."""
 
     start: int
     end: int
     keys: tuple[int, ...]
+    cause: str | None
+    """Why these draws were given up; None: they are groups."""
 
 
 def list_incarnations(folder: Path) -> list[int]:
@@ -68,23 +72,37 @@ def list_segments(folder: Path, incarnation: int) -> list[SegmentId]:
 
 def encode(groups: Sequence[PromptGroup]) -> bytes:
     """The record-batch message of some groups."""
-    batch = to_batch(groups)
+    return _message(to_batch(groups), {})
+
+
+def encode_tombstones(keys: Sequence[int], incarnation: int, cause: str) -> bytes:
+    """The record-batch message that gives up some draws."""
+    return _message(tombstone_batch(keys, incarnation), {_CAUSE: cause.encode()})
+
+
+def _message(batch: pa.RecordBatch, metadata: dict[bytes, bytes]) -> bytes:
     body = pa.ipc.read_message(batch.serialize()).body
+    checksum = _checksum(body, metadata.get(_CAUSE))
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, SCHEMA) as stream:
-        stream.write_batch(batch, custom_metadata={_CHECKSUM: _checksum(body)})
+        stream.write_batch(batch, custom_metadata={**metadata, _CHECKSUM: checksum})
     return sink.getvalue()[len(HEADER) : -len(_END_OF_STREAM)]
 
 
 def scan(path: Path, start: int = 0, limit: int | None = None) -> Iterator[Span]:
     """Finished records of a segment from offset `start` (0, or the end of a span), up to byte `limit`.
 
-    Ends quietly at the first byte that is not part of a finished record. Raises StorageFault if the file
-    cannot be read, or is a whole segment of another layout.
+    Ends quietly at the first byte that is not part of a finished record; a file that is gone was collected
+    meanwhile, and has none. Raises StorageFault if it cannot be read, or is a whole segment of another
+    layout.
     """
-    with storage_faults(path, "read journal segment"), path.open("rb") as file:
-        file.seek(start)
-        source = pa.BufferReader(file.read() if limit is None else file.read(max(0, limit - start)))
+    with storage_faults(path, "read journal segment"):
+        try:
+            with path.open("rb") as file:
+                file.seek(start)
+                source = pa.BufferReader(file.read() if limit is None else file.read(max(0, limit - start)))
+        except FileNotFoundError:
+            return
     if start == 0 and not _read_header(path, source):
         return
     while (span := _next_span(source, start)) is not None:
@@ -92,16 +110,16 @@ def scan(path: Path, start: int = 0, limit: int | None = None) -> Iterator[Span]
 
 
 def read_groups(path: Path, start: int, end: int) -> list[PromptGroup]:
-    """The groups of one span. Raises StorageFault if it is not what it was when it was scanned."""
+    """The groups of one span that holds groups. Raises StorageFault if it is not what was scanned."""
     with storage_faults(path, "read journal segment"), path.open("rb") as file:
         file.seek(start)
         data = file.read(end - start)
-    batch = _decode(data)
-    if batch is None:
+    decoded = _decode(data)
+    if decoded is None:
         raise StorageFault(
             f"journal segment {path} was damaged after it was written (bytes {start} to {end})"
         )
-    return from_batch(batch)
+    return from_batch(decoded[0])
 
 
 def _read_header(path: Path, source: pa.BufferReader) -> bool:
@@ -126,24 +144,30 @@ def _next_span(source: pa.BufferReader, base: int) -> Span | None:
         return None
     end = source.tell()
     source.seek(begin)
-    batch = _decode(source.read(end - begin))
-    if batch is None:
+    decoded = _decode(source.read(end - begin))
+    if decoded is None:
         return None
-    return Span(base + begin, base + end, tuple(batch.column("key").to_pylist()))
+    batch, cause = decoded
+    return Span(base + begin, base + end, tuple(batch.column("key").to_pylist()), cause)
 
 
-def _decode(data: bytes) -> pa.RecordBatch | None:
-    """The record batch of one message, or None if the bytes are not that."""
+def _decode(data: bytes) -> tuple[pa.RecordBatch, str | None] | None:
+    """The record batch of one message and the cause with it, or None if the bytes are not that."""
     try:
         body = pa.ipc.read_message(data).body
         stream = pa.ipc.open_stream(HEADER + data)
         batch, metadata = stream.read_next_batch_with_custom_metadata()
     except (EOFError, OSError, StopIteration, pa.ArrowException):
         return None
-    if body is None or metadata is None or metadata.get(_CHECKSUM) != _checksum(body):
+    if body is None or metadata is None:
         return None
-    return batch
+    cause = metadata.get(_CAUSE)
+    if metadata.get(_CHECKSUM) != _checksum(body, cause):
+        return None
+    return batch, cause if cause is None else cause.decode()
 
 
-def _checksum(body: pa.Buffer) -> bytes:
-    return xxhash.xxh3_64_hexdigest(memoryview(body)).encode()
+def _checksum(body: pa.Buffer, cause: bytes | None) -> bytes:
+    hasher = xxhash.xxh3_64(memoryview(body))
+    hasher.update(cause or b"")
+    return hasher.hexdigest().encode()

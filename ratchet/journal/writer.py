@@ -5,21 +5,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from ratchet.artifacts.durable import fsync, storage_faults
-from ratchet.journal.folders import make_folder
+from ratchet.artifacts.durable import fsync, make_folder, storage_faults
 from ratchet.journal.sealing import is_sealed, seal
-from ratchet.journal.segment import HEADER, SegmentId, encode
+from ratchet.journal.segment import HEADER, SegmentId, encode, encode_tombstones, list_segments
 from ratchet.rollouts.group import PromptGroup
 from ratchet.spec.faults import Conflict
 
+SEGMENT_BYTES = 64 * 2**20
+"""A segment that has grown to this is closed and another one begun: what is old can then be collected."""
+
 
 class JournalWriter:
-    """Appends to a segment of its own, `<folder>/<incarnation>/<writer>-<n>.arrows`, with the next free n."""
+    """Appends to a segment of its own, `<folder>/<incarnation>/<writer>-<n>.arrows`, with the next n."""
 
-    def __init__(self, folder: Path, writer: str) -> None:
+    def __init__(self, folder: Path, writer: str, segment_bytes: int = SEGMENT_BYTES) -> None:
         """Touches nothing on disk: the first `adopt` opens a segment."""
         self._folder = folder
         self._writer = writer
+        self._segment_bytes = segment_bytes
         self._incarnation = 0
         self._file: BinaryIO | None = None
 
@@ -46,8 +49,25 @@ class JournalWriter:
 
         Raises StorageFault, or Conflict once a higher incarnation has sealed this one.
         """
-        if not groups:
-            return
+        if groups:
+            self._append(encode(groups))
+
+    def drop(self, keys: Sequence[int], cause: str) -> None:
+        """Leave tombstones for draws that are given up: dropped, replaced or evicted. They are durable on
+        return, and count like records: a key with a finished group keeps it.
+
+        Raises as `append` does.
+        """
+        if keys:
+            self._append(encode_tombstones(keys, self._incarnation, cause))
+
+    def close(self) -> None:
+        """Close the segment; what was appended stays."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _append(self, message: bytes) -> None:
         if not self._incarnation:
             raise Conflict(f"writer {self._writer} of {self._folder} has adopted no incarnation yet")
         self._refuse_if_sealed()
@@ -56,21 +76,19 @@ class JournalWriter:
             None  # An append that fails may leave a torn tail, so nothing may follow it in that file.
         )
         try:
-            _write(file, encode(groups))
+            _write(file, message)
         except BaseException:
             file.close()
             raise
         self._file = file
-
-    def close(self) -> None:
-        """Close the segment; what was appended stays."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if file.tell() >= self._segment_bytes:
+            self.close()
 
     def _open_next(self) -> BinaryIO:
         self._refuse_if_sealed()
-        number = 0
+        # Above every one there is, not in a gap: numbers are ranks, and collected segments leave gaps.
+        mine = [s for s in list_segments(self._folder, self._incarnation) if s.writer == self._writer]
+        number = max((segment.number + 1 for segment in mine), default=0)
         while True:
             path = SegmentId(self._incarnation, self._writer, number).path(self._folder)
             with storage_faults(path, "open journal segment"):

@@ -6,9 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from ratchet.data_plane.protocol import NotReady
 from ratchet.sessions.engines import DataPlaneHandle, GeneratorHandle, TrainerHandle
-from ratchet.sessions.losses import WeightsMissing
+from ratchet.sessions.losses import GroupsMissing, WeightsMissing
 from ratchet.spec.faults import ActorLost, FaultKind, RatchetError
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
 from ratchet.spec.operations import AnyArgs, EvaluateArgs, RefitArgs, RestoreArgs, RolloutArgs, TrainArgs
@@ -16,8 +15,8 @@ from ratchet.spec.receipts import AnyReceipt, Recovered
 
 logger = logging.getLogger(__name__)
 
-MAX_REPLACEMENTS = 3
-"""For one operation; then its loss is its answer, and the run opens a new incarnation."""
+MAX_LOSSES = 3
+"""Losses one operation gets over; the next one is its answer, and the run opens a new incarnation."""
 
 TRAINER, GENERATOR, DATA_PLANE = "trainer", "generator", "data-plane"
 
@@ -52,28 +51,35 @@ class Parts:
     ) -> AnyReceipt:
         """What `action` returns, begun again after each loss that can be made good."""
         recovered: list[Recovered] = []
+        losses: list[RatchetError] = []
+        seen = self._replaced.copy()
         while True:
-            before = self._replaced.copy()
             try:
+                if losses:
+                    recovered += await self._replace(losses[-1], args, progress, seen)
+                    seen = self._replaced.copy()
                 receipt = await action()
-            except RatchetError as loss:
-                part = _part_lost(loss, args)
-                if part is None or len(recovered) == MAX_REPLACEMENTS:
-                    raise
-                async with self._lock:
-                    if self._replaced[part] != before[part]:
-                        continue  # another operation lost it too, and was here first
-                    noticed = time.time()
-                    logger.warning("%s: %s", args.op, loss)
-                    progress(f"the {part} is being replaced: {loss}")
-                    await self._make_good(part, loss, args)
-                    self._replaced[part] += 1
-                    took = time.time() - noticed
-                    recovered.append(
-                        Recovered(role=part, cause=str(loss)[:500], detected_at=noticed, seconds=took)
-                    )
-            else:
                 return receipt.model_copy(update={"recovered": tuple(recovered)}) if recovered else receipt
+            except RatchetError as loss:
+                if _part_lost(loss, args) is None or len(losses) == MAX_LOSSES:
+                    raise
+                logger.warning("%s: %s", args.op, loss)
+                losses.append(loss)
+
+    async def _replace(
+        self, loss: RatchetError, args: AnyArgs, progress: Callable[[str], None], seen: Counter[str]
+    ) -> list[Recovered]:
+        """Make the lost part good, unless another operation that lost it too was here first."""
+        part, noticed = _part_lost(loss, args), time.time()
+        assert part is not None
+        async with self._lock:
+            if self._replaced[part] != seen[part]:
+                return []
+            progress(f"the {part} is being replaced: {loss}")
+            await self._make_good(part, loss, args)
+            self._replaced[part] += 1
+        took = time.time() - noticed
+        return [Recovered(role=part, cause=str(loss)[:500], detected_at=noticed, seconds=took)]
 
     async def _make_good(self, part: str, loss: RatchetError, args: AnyArgs) -> None:
         match part:
@@ -86,7 +92,7 @@ class Parts:
                 if isinstance(args, RolloutArgs | EvaluateArgs):
                     await self._readmit(args.op.run, args.version)
             case _:
-                if not isinstance(loss, NotReady):
+                if not isinstance(loss, GroupsMissing):
                     await self._data_plane.renew()
                 if isinstance(args, TrainArgs):
                     await self._generator.refill(range(args.cursor_start, args.cursor_end))

@@ -32,6 +32,12 @@ QUICK = (
 )
 """tiny-addition, cut down to what a kill test needs."""
 
+MOMENTS = {
+    # In step 2: its second prompt group, and its train step. Counted by the actors, which are the run's own.
+    "mid-rollout": ("rollout_batch.group", "6 hold"),
+    "mid-train": ("train_step.leased", "2 hold"),
+}
+
 
 def until(what: str, found: Callable[[], T | None], deadline: float = 60.0) -> T:
     """Poll until `found` gives something true. Fails, saying what was waited for."""
@@ -126,7 +132,10 @@ class Stack:
         if victim == "control-worker":
             parts = {part["name"]: part for part in self.json("status")["parts"]}
             return parts["control-worker"]["pid"]
-        ready = self.home.session_folder(run, 1) / "ready.json"
+        session = self.home.session_folder(run, 1)
+        if (actor := session / "actors" / f"{victim}.json").exists():
+            return json.loads(actor.read_text())["pid"]
+        ready = session / "ready.json"
         worker = json.loads(ready.read_text())["pid"]
         if victim == "session-worker":
             return worker
@@ -190,6 +199,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[St
         yield stack
     finally:
         stack.ratchet("down")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(stack: Stack) -> str:
+    """A run nobody touches: what all the others must end like."""
+    stack.launch("undisturbed", *QUICK)
+    assert stack.ended("undisturbed")["phase"] == "completed"
+    return "undisturbed"
 
 
 @pytest.fixture(autouse=True)

@@ -2,24 +2,11 @@
 
 import pytest
 
-from tests.e2e.conftest import QUICK, Stack, until
+from tests.e2e.conftest import MOMENTS, QUICK, Stack, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
 
-MOMENTS = {
-    # In step 2: its second prompt group, and its train step. Counted by the actors, which are the run's own.
-    "mid-rollout": ("rollout_batch.group", "6 hold"),
-    "mid-train": ("train_step.leased", "2 hold"),
-}
 OPERATION = {"mid-rollout": "rollout", "mid-train": "train"}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(stack: Stack) -> str:
-    """A run nobody touches: what all the others must end like."""
-    stack.launch("undisturbed", *QUICK)
-    assert stack.ended("undisturbed")["phase"] == "completed"
-    return "undisturbed"
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -73,11 +73,16 @@ class ActorDataPlane:
         self._line: Line | None = None
 
     def _call(self, method: str, *arguments: Any) -> Any:
+        # Every call means the same when it is made twice, so one that met a line to a plane that has been
+        # replaced is made again, on a line to its successor.
+        known = self._line is not None
         try:
             return self._connected().call(method, *arguments, deadline=deadlines.RAY_CALL)
         except DataPlaneUnavailable:
             self._line = None
-            raise
+            if not known:
+                raise
+        return self._call(method, *arguments)
 
     def _connected(self) -> Line:
         if self._line is None:

@@ -4,24 +4,20 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
-
-import ray
 
 from ratchet.refit.segments import segment_prefix, sweep
 from ratchet.spec import deadlines
 from ratchet.spec.faults import ActorLost, RatchetError
 from ratchet.spec.home import Home
-from workers.actors.base import SessionConfig, existing, get_or_create, note_actor
-from workers.actors.calls import ask
+from workers.actors.base import SessionConfig, note_actor
 from workers.actors.lines import Line
+from workers.actors.making import found_or_made, kill
 
 logger = logging.getLogger(__name__)
 
 CONTROL = "control"
 """The lane that every engine answers `ping` on, whatever its others are busy with."""
-MAKING_PAUSE = 0.2
 
 
 class RemoteEngine:
@@ -46,19 +42,10 @@ class RemoteEngine:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Find the actor or make it, and build what is in it; again: no effect. One that died unnoticed may
-        still have the name: then its death is waited for. Raises what kept it from coming up."""
-        end = asyncio.get_running_loop().time() + deadlines.ACTOR_START
-        while True:
-            self._actor = await asyncio.to_thread(get_or_create, self._class, self._config, self.role)
-            try:
-                endpoint = await ask(self._actor.start.remote(), self.role, deadlines.ACTOR_START)
-                break
-            except ActorLost:
-                if asyncio.get_running_loop().time() > end:
-                    raise
-                await self._end_actor()
-                await asyncio.sleep(MAKING_PAUSE)
+        """Find the actor or make it, and build what is in it; again: no effect."""
+        self._actor, endpoint = await found_or_made(
+            self._class, self._config, self.role, lambda actor: actor.start.remote()
+        )
         note_actor(self._config, self.role, endpoint.pid)
         self._lines = {lane: Line(endpoint, self.role, lane, lost=self._loss) for lane in self._threads}
         if self._watch:
@@ -106,9 +93,3 @@ class RemoteEngine:
         for each in lines.values():
             each.cut(f"it was silent for {silent:.0f} s")
         await asyncio.to_thread(kill, self._config, self.role)
-
-
-def kill(config: SessionConfig, role: str) -> None:
-    """No such actor is no error: it is what was wanted."""
-    with suppress(ValueError):
-        ray.kill(existing(config, role), no_restart=True)

@@ -10,7 +10,8 @@ import json, os, resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import test_round_trip as case
-from ratchet.artifacts.manifest import ManifestMissing, newest_manifest, read_manifest, verify_files
+from ratchet.artifacts.checkpoints import list_manifests
+from ratchet.artifacts.manifest import ManifestMissing, read_manifest, verify_files
 from ratchet.artifacts.store import LocalArtifactStore
 
 root = Path(sys.argv[1])
@@ -68,7 +69,7 @@ def child(prepare, argument):
 
 def verdict():
     folder = case.folder_of(root)
-    newest, _ = newest_manifest(store, "r")
+    newest = list_manifests(store, "r")[0][0]
     try:
         manifest = read_manifest(folder, "r")
     except ManifestMissing:

@@ -1,15 +1,39 @@
 """Groups of every shape the journal has to keep, and a comparison that looks at every bit."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ratchet.journal.writer import SEGMENT_BYTES, JournalWriter
 from ratchet.rollouts.group import PromptGroup, Sample
 from ratchet.spec.ids import WeightVersion
 
 MakeGroup = Callable[..., PromptGroup]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "demo" / "journal"
+
+
+@pytest.fixture
+def open_writer(folder: Path) -> Iterator[Callable[..., JournalWriter]]:
+    opened: list[JournalWriter] = []
+
+    def open_(
+        incarnation: int = 1, name: str = "generator-0", segment_bytes: int = SEGMENT_BYTES
+    ) -> JournalWriter:
+        writer = JournalWriter(folder, name, segment_bytes)
+        opened.append(writer)
+        writer.adopt(incarnation)
+        return writer
+
+    yield open_
+    for writer in opened:
+        writer.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,26 +14,6 @@ import pytest
 from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
 from ratchet.spec.faults import Conflict, StorageFault
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "runs" / "demo" / "journal"
-
-
-@pytest.fixture
-def open_writer(folder: Path) -> Iterator[Callable[..., JournalWriter]]:
-    opened: list[JournalWriter] = []
-
-    def open_(incarnation: int = 1, name: str = "generator-0") -> JournalWriter:
-        writer = JournalWriter(folder, name)
-        opened.append(writer)
-        writer.adopt(incarnation)
-        return writer
-
-    yield open_
-    for writer in opened:
-        writer.close()
 
 
 def segments(folder: Path) -> list[str]:

@@ -1,0 +1,29 @@
+"""What dies inside the cluster is replaced in place, and the run does not have to go back."""
+
+import pytest
+
+from tests.e2e.conftest import MOMENTS, QUICK, Stack, until
+
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("victim", ["conductor", "generator", "data-plane"])
+def test_a_lost_actor_is_replaced_in_place(stack: Stack, undisturbed: str, victim: str, moment: str) -> None:
+    run = f"{victim}-{moment}"
+    failpoint, action = MOMENTS[moment]
+    stack.failpoints.arm(failpoint, action)
+    stack.launch(run, *QUICK)
+    stack.failpoints.wait_hit(failpoint)
+
+    killed = stack.kill(victim, run)
+    stack.failpoints.release(failpoint)
+    until(f"another {victim}", lambda: stack.pid(victim, run) != killed)
+
+    shown, expected = stack.ended(run), stack.json("run", "show", undisturbed)
+    assert shown["phase"] == "completed"
+    assert shown["incarnation"] == 1
+    assert shown["last_checkpoint"]["digest"] == expected["last_checkpoint"]["digest"]
+    steps = stack.store.steps(run)
+    assert [row.optimizer_steps for row in steps] == [1, 2, 3]
+    assert [row.train_starts for row in steps] == [1, 1, 1]

@@ -1,0 +1,36 @@
+"""A journaled group crosses incarnations if its weights are not those it is trained at."""
+
+import dataclasses
+
+import pytest
+
+from ratchet.journal.crossing import crossed
+from ratchet.rollouts.group import PromptGroup
+from ratchet.spec.ids import WeightVersion
+
+
+def version(digest: str, incarnation: int = 1, step: int = 3) -> WeightVersion:
+    return WeightVersion(incarnation=incarnation, step=step, digest=digest)
+
+
+def sampled_by(group: PromptGroup, start: WeightVersion, end: WeightVersion) -> PromptGroup:
+    return dataclasses.replace(group, version_start=start, version_end=end)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "trained_at", "expected"),
+    [
+        (version("a"), version("a"), version("a"), False),
+        # Re-trained to the same bits: the same weights, whoever trained them.
+        (version("a", incarnation=1), version("a", incarnation=1), version("a", incarnation=2), False),
+        # Re-trained to other bits, at the same step.
+        (version("a", incarnation=1), version("a", incarnation=1), version("b", incarnation=2), True),
+        # Refitted in flight, with weights that the path no longer has.
+        (version("a"), version("b"), version("a"), True),
+        (version("b"), version("a"), version("a"), True),
+    ],
+)
+def test_only_the_digest_tells(
+    make_group, start: WeightVersion, end: WeightVersion, trained_at: WeightVersion, expected: bool
+) -> None:
+    assert crossed(sampled_by(make_group(1), start, end), trained_at) is expected
