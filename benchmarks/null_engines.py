@@ -25,6 +25,9 @@ class NullTrainer:
     def open(self, model_folder: Path) -> LoadResult:
         return LoadResult(num_parameters=1, model_digest=self.digest())
 
+    def adopt(self, spec: RunSpec) -> None:
+        pass
+
     def train(self, step: int, groups: Sequence[PromptGroup]) -> StepResult:
         self._weight.add_(1)
         num_tokens = sum(len(sample.tokens) for group in groups for sample in group.samples)

@@ -24,6 +24,7 @@ from ratchet.artifacts.manifest import (
     verify_files,
 )
 from ratchet.checkpoints.state import flatten, state_digest
+from ratchet.sessions.failpoints import failpoint
 from ratchet.spec.faults import Conflict, RatchetError, StorageFault
 from ratchet.spec.ids import WeightVersion
 
@@ -85,7 +86,9 @@ def write_checkpoint(
                     created_at=time.time(),
                     files=files,
                 )
+                failpoint("commit_checkpoint.written")
                 commit_manifest(folder, committed)
+                failpoint("commit_checkpoint.committed")
         except BaseException:
             with storage_faults(folder, "remove half-written checkpoint"):
                 _clear(folder)
@@ -134,6 +137,7 @@ def _write_files(
 ) -> tuple[FileEntry, ...]:
     (folder / STATE_FOLDER).mkdir(parents=True)
     _save_state(state, folder / STATE_FOLDER)
+    failpoint("commit_checkpoint.writing")
     if hf_export is not None:
         (folder / HF_FOLDER).mkdir()
         hf_export(folder / HF_FOLDER)

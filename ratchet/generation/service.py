@@ -68,9 +68,11 @@ class GeneratorService:
 
         def effect() -> RefitReceipt:
             started = time.monotonic()
+            failpoint("refit.begin")
             self._version = None  # a failure on the way leaves no version, never half of one
             with self._receiver.open(manifest) as tensors:
                 self._generator.load_weights(tensors)
+                failpoint("refit.loaded")
             self._version = args.version
             return RefitReceipt(
                 op=str(args.op),
@@ -88,6 +90,7 @@ class GeneratorService:
         """Finish the groups of `keys`. Again: those that are journaled are replayed, not generated."""
         self._book.adopt(args.op)
         self._require(args.version)
+        failpoint("rollout_batch.begin")
         return self._worker.rollout(
             keys,
             args.op.incarnation,

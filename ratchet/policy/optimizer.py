@@ -17,7 +17,8 @@ class NamedAdamW:
     """
 
     def __init__(self, model: nn.Module, spec: OptimizerSpec) -> None:
-        self._spec = spec
+        self.spec = spec
+        """Read at every update: its values may change between two."""
         self._parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self._adamw = torch.optim.AdamW(
             self._parameters.values(),
@@ -54,17 +55,17 @@ class NamedAdamW:
 
     def learning_rate(self, step: int) -> float:
         """Of step `step`, counted from 1."""
-        return self._spec.lr * min(1.0, step / max(1, self._spec.warmup_steps))
+        return self.spec.lr * min(1.0, step / max(1, self.spec.warmup_steps))
 
     def update(self, step: int, count: int, grad_norm: float) -> None:
         """Scale the summed gradients to the mean over `count` tokens, clip, and update the weights.
 
         `grad_norm` is the norm of that mean. Both scalings are one pass over memory.
         """
-        clip = min(1.0, self._spec.max_grad_norm / grad_norm) if grad_norm > 0.0 else 1.0
+        clip = min(1.0, self.spec.max_grad_norm / grad_norm) if grad_norm > 0.0 else 1.0
         torch._foreach_mul_([_grad(parameter) for parameter in self._parameters.values()], clip / count)
         for group in self._adamw.param_groups:
-            group["lr"] = self.learning_rate(step)
+            group["lr"], group["weight_decay"] = self.learning_rate(step), self.spec.weight_decay
         self._adamw.step()
 
     def named_state(self) -> dict[str, dict[str, Tensor]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ratchet.rollouts.group import PromptGroup
+from ratchet.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class PolicyTrainer(Protocol):
 
     def open(self, model_folder: Path) -> LoadResult:
         """Load the base model (and the reference, when the loss wants one). Raises SpecError."""
+        ...
+
+    def adopt(self, spec: RunSpec) -> None:
+        """Take hyperparameters from `spec` from the next step on (see `with_values` for which can change)."""
         ...
 
     def train(self, step: int, groups: Sequence[PromptGroup]) -> StepResult:

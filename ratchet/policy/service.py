@@ -22,6 +22,7 @@ from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.receipt_book import ReceiptBook
 from ratchet.spec.faults import ActorLost, StorageFault
 from ratchet.spec.home import Home
+from ratchet.spec.hyperparameters import with_values
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.operations import CommitArgs, RefitArgs, RestoreArgs, SnapshotArgs, TrainArgs
 from ratchet.spec.receipts import CheckpointReceipt, RestoreReceipt, SnapshotReceipt, TrainReceipt
@@ -51,6 +52,8 @@ class TrainerService:
         self._position: WeightVersion | None = None
         self._base_digest = ""
         self._optimizer_steps = 0
+        self._hyperparameters: dict[str, float] = {}
+        """Those that differ from the spec's, as the trainer has them now."""
         self._snapshots: dict[WeightVersion, State] = {}
 
     def receipts(self) -> list[tuple[str, str, dict[str, object]]]:
@@ -67,6 +70,8 @@ class TrainerService:
         def effect() -> RestoreReceipt:
             started = time.monotonic()
             loaded = self._trainer.open(Path(model_folder))
+            self._trainer.adopt(self._spec)
+            self._hyperparameters = {}
             self._base_digest = loaded.model_digest
             self._snapshots.clear()
             self._position = None  # a failure on the way leaves no version, never half of one
@@ -105,6 +110,9 @@ class TrainerService:
             groups = self._data_plane.lease(TRAIN_PARTITION, TRAIN_TASK, self._consumer, keys)
             failpoint("train_step.leased")
             started = time.monotonic()
+            if args.hyperparameters != self._hyperparameters:
+                self._trainer.adopt(with_values(self._spec, args.hyperparameters))
+                self._hyperparameters = args.hyperparameters
             result = self._trainer.train(args.op.step, groups)
             digest = self._trainer.digest()
             self._optimizer_steps += 1
@@ -160,7 +168,7 @@ class TrainerService:
             state = self._snapshots.get(args.version)
             if state is None:
                 raise ActorLost(f"the snapshot of {args.version} is gone: restore", role="trainer")
-            failpoint("commit_checkpoint.write")
+            failpoint("commit_checkpoint.begin")
             weights = cast("dict[str, object]", state["model"])
             folder = self._artifacts.local_folder(
                 checkpoint_key(self._run, args.op.incarnation, args.op.step)

@@ -24,6 +24,7 @@ from ratchet.policy.protocol import LoadResult, StepResult
 from ratchet.policy.sharing import share_prompts, sharing_obstacle
 from ratchet.policy.weights import named_weights
 from ratchet.rollouts.group import PromptGroup
+from ratchet.sessions.failpoints import failpoint
 from ratchet.spec.faults import DataFault, Poisoned, SpecError
 from ratchet.spec.run_spec import RunSpec
 
@@ -103,6 +104,11 @@ class TorchTrainer:
         torch.manual_seed(self._spec.seed)
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         return LoadResult(num_parameters=num_parameters, model_digest=self.digest())
+
+    def adopt(self, spec: RunSpec) -> None:
+        """Take hyperparameters from `spec` from the next step on (see `with_values` for which can change)."""
+        self._spec = spec
+        self._loaded.optimizer.spec = spec.policy.optimizer
 
     def train(self, step: int, groups: Sequence[PromptGroup]) -> StepResult:
         """One optimizer step over `groups`. Raises DataFault, with nothing changed, if one cannot be trained
@@ -215,6 +221,7 @@ class TorchTrainer:
         sums = {"loss": result.loss.detach(), "entropy": masked_sum(entropy, batch.mask), **result.metrics}
         for name, value in sums.items():
             current.sums[name] = current.sums[name] + value if name in current.sums else value
+        failpoint("train_step.backward")
 
     def abort(self) -> None:
         """Close the open step, if there is one, as if it had never begun: zero gradients, RNG as it was."""

@@ -54,11 +54,11 @@ def test_the_export_gives_the_trainers_logits(stack: Stack, twice: tuple[str, st
 def test_continuing_as_new_every_2_steps_joins_a_slow_checkpoint_and_delays_nothing(stack: Stack) -> None:
     six_steps = (*QUICK, "grpo.max_num_steps=6")
     stack.launch("straight", *six_steps)
-    stack.failpoints.arm("commit_checkpoint.write", "1 sleep 10")
+    stack.failpoints.arm("commit_checkpoint.begin", "1 sleep 10")
     stack.launch("cut", *six_steps, "checkpointing.every=2", "runtime.continue_as_new_every_steps=2")
     cut, straight = stack.ended("cut"), stack.ended("straight")
 
-    assert stack.failpoints.was_hit("commit_checkpoint.write")
+    assert stack.failpoints.was_hit("commit_checkpoint.begin")
     assert cut["last_checkpoint"]["digest"] == straight["last_checkpoint"]["digest"]
     slowed = stack.store.checkpoints("cut")[0]
     assert (slowed.step, slowed.starts) == (2, 1)
