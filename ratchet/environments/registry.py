@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ratchet.environments.arithmetic import ArithmeticEnvironment
+from ratchet.environments.dataset import DatasetEnvironment
 from ratchet.environments.gym import GymEnvironment
 from ratchet.environments.options import SECTION, nearest
 from ratchet.environments.protocol import Environment
@@ -13,6 +14,7 @@ from ratchet.spec.problems import InvalidSpec, SpecProblem, written
 from ratchet.spec.run_spec import EnvironmentSpec
 
 ARITHMETIC = "arithmetic"
+DATASET = "dataset"
 REASONING_GYM = "reasoning-gym"
 
 
@@ -21,6 +23,8 @@ def create_environment(spec: EnvironmentSpec, seed: int) -> Environment:
     head, _, tail = spec.name.partition(":")
     if spec.name == ARITHMETIC:
         return ArithmeticEnvironment(spec.options, seed)
+    if spec.name == DATASET:
+        return DatasetEnvironment(spec.options, seed)
     if head == REASONING_GYM and tail:
         return GymEnvironment(tail, spec.options, seed)
     factory = _load(spec.name, head, tail)
@@ -45,8 +49,8 @@ def check_environment(spec: EnvironmentSpec, seed: int, num_heldout: int) -> Non
 def _load(name: str, module: str, attribute: str) -> Callable[..., Any]:
     """The class that `module:Class` names."""
     if not (module and attribute):
-        allowed = f"{ARITHMETIC}, {REASONING_GYM}:<task>, or module:Class of your own"
-        hint = nearest(module, [ARITHMETIC, REASONING_GYM])
+        allowed = f"{ARITHMETIC}, {DATASET}, {REASONING_GYM}:<task>, or module:Class of your own"
+        hint = nearest(module, [ARITHMETIC, DATASET, REASONING_GYM])
         raise InvalidSpec(
             [SpecProblem(key="environment.name", found=written(name), allowed=allowed, hint=hint)]
         )
