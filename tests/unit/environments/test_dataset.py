@@ -67,7 +67,7 @@ def test_a_response_is_right_by_the_chosen_rule(tmp_path: Path, match: str, text
 def test_what_is_wrong_with_the_file_is_said_with_its_line(tmp_path: Path, rows: str) -> None:
     with pytest.raises(SpecError, match=r"environment.options.path: .*No such file"):
         _environment(str(tmp_path / "absent.jsonl"))
-    with pytest.raises(SpecError, match="line 2 of .* KeyError: 'answer'"):
+    with pytest.raises(SpecError, match=r"line 2 of .*KeyError: 'answer'"):
         _environment(_file(tmp_path, [{"prompt": "a", "answer": 1}, {"prompt": "b"}]))
     with pytest.raises(SpecError, match="leaves none to train on"):
         _environment(_file(tmp_path, [{"prompt": "a", "answer": 1}]), num_heldout=1)
