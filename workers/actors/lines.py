@@ -10,15 +10,17 @@ import logging
 import os
 import secrets
 import socket
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Listener
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
+from ratchet.spec import deadlines
 from ratchet.spec.faults import ActorLost, InfraFault, RatchetError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -46,25 +48,24 @@ class LineServer:
             name: (ThreadPoolExecutor(1, thread_name_prefix=name), dict(methods))
             for name, methods in lanes.items()
         }
-        key = secrets.token_bytes(16)
-        self._listener = Listener((host, 0), backlog=BACKLOG, authkey=key)
-        port: int = self._listener.address[1]  # pyright: ignore[reportAssignmentType]
-        self.endpoint = Endpoint(host, port, key, os.getpid())
+        self._socket = socket.create_server((host, 0), backlog=BACKLOG)
+        port: int = self._socket.getsockname()[1]
+        self.endpoint = Endpoint(host, port, secrets.token_bytes(16), os.getpid())
         threading.Thread(target=self._accept, name="lines", daemon=True).start()
 
     def _accept(self) -> None:
         while True:
-            try:
-                connection = self._listener.accept()
-            except (AuthenticationError, EOFError, OSError) as error:
-                logger.warning("a connection was refused: %s", error)
-                continue
-            _send_at_once(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            end, _ = self._socket.accept()
+            threading.Thread(target=self._serve, args=(end,), daemon=True).start()
 
-    def _serve(self, connection: Any) -> None:
-        # The caller waits for every answer, so one thread does for a connection. When the caller is gone,
-        # what it had asked for is carried out all the same: its receipt is what a next caller finds.
+    def _serve(self, end: socket.socket) -> None:
+        """One connection, in a thread of its own: its caller waits for every answer. When the caller is gone,
+        what it had asked for is carried out all the same, and its receipt is what a next caller finds."""
+        try:
+            connection = _greeted(end, self.endpoint.key, deliver_challenge, answer_challenge)
+        except (AuthenticationError, EOFError, OSError) as error:
+            logger.warning("a connection was refused: %s", error)
+            return
         with suppress(EOFError, OSError), connection:
             while True:
                 lane, method, arguments = connection.recv()
@@ -119,7 +120,7 @@ class Line:
         """End the line for good: a call under way, and every later one, raises `lost` for that reason."""
         self._cut = reason
         if (connection := self._connection) is not None:
-            with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
+            with suppress(OSError), _socket(connection) as end:
                 end.shutdown(socket.SHUT_RDWR)
 
     def _send(self, method: str, arguments: tuple[Any, ...]) -> None:
@@ -127,9 +128,7 @@ class Line:
             raise self._lost(self._cut)
         try:
             if self._connection is None:
-                endpoint = self._endpoint
-                self._connection = Client((endpoint.host, endpoint.port), authkey=endpoint.key)
-                _send_at_once(self._connection)
+                self._connection = _connect(self._endpoint)
             self._connection.send((self._lane, method, arguments))
         except (AuthenticationError, EOFError, OSError) as error:
             raise self._lost(_reason(error)) from error
@@ -160,11 +159,39 @@ class Line:
             self._connection = None
 
 
-def _send_at_once(connection: Any) -> None:
-    """A pickle longer than 16 KiB goes out in two writes, and TCP would hold the second one back until the
-    first is acknowledged: 40 ms."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as end:
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _connect(endpoint: Endpoint) -> Any:
+    end = socket.create_connection((endpoint.host, endpoint.port), timeout=deadlines.ENGINE_SILENT)
+    return _greeted(end, endpoint.key, answer_challenge, deliver_challenge)
+
+
+def _greeted(end: socket.socket, key: bytes, *handshake: Callable[[Any, bytes], None]) -> Any:
+    """A connection whose other end has the key. multiprocessing's own Client and Listener do the same, but
+    would wait for ever for the greeting of a process that is frozen."""
+    end.settimeout(None)  # the kernel bounds reads, not Python: the descriptor is handed over
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(deadlines.ENGINE_SILENT))
+    # A pickle longer than 16 KiB goes out in two writes, and TCP would hold the second one back until the
+    # first is acknowledged: 40 ms.
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection: Any = Connection(end.detach())
+    try:
+        for part in handshake:
+            part(connection, key)
+        with _socket(connection) as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(0))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _seconds(count: float) -> bytes:
+    """A struct timeval."""
+    return struct.pack("ll", int(count), 0)
+
+
+def _socket(connection: Any) -> socket.socket:
+    """The socket behind a connection; closing it leaves the connection open."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def _reason(error: Exception) -> str:

@@ -8,17 +8,14 @@ import pytest
 from ratchet.sessions.conductor import Conductor
 from ratchet.sessions.wire import WireClient, serve
 from ratchet.spec.faults import ActorLost, Conflict
-from ratchet.spec.ids import OpId, OpKind, WeightVersion
-from ratchet.spec.operations import OpAnswer, OpState, SnapshotArgs
+from ratchet.spec.home import Home
+from ratchet.spec.ids import OpId, OpKind
+from ratchet.spec.operations import OpAnswer, OpState, RestoreArgs
 from workers.actors.conductor import _Desk
-from workers.testing.scripted import Script, ScriptedExecutor
+from workers.testing.engines import Script, ScriptedExecutor
 
 SECRET = "open sesame"
-ARGS = SnapshotArgs(
-    op=OpId(run="r", incarnation=1, step=1, kind=OpKind.SNAPSHOT),
-    version=WeightVersion(incarnation=1, step=1, digest="d"),
-    cursor=0,
-)
+ARGS = RestoreArgs(op=OpId(run="r", incarnation=1, step=0, kind=OpKind.RESTORE))
 
 
 async def _dial(server: asyncio.Server) -> WireClient:
@@ -27,7 +24,7 @@ async def _dial(server: asyncio.Server) -> WireClient:
 
 
 async def test_a_stranger_is_refused_and_the_host_is_served() -> None:
-    conductor = Conductor(ScriptedExecutor(Script()))
+    conductor = Conductor(ScriptedExecutor(Script(), Home()))
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await serve(reader, writer, _Desk(conductor, SECRET).handle)
