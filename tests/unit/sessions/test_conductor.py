@@ -185,6 +185,21 @@ async def test_law_13_an_old_incarnation_starts_nothing(conductor: Conductor, en
     assert engines.began == []
 
 
+async def test_law_13_a_new_incarnation_ends_what_an_old_one_still_does(
+    conductor: Conductor, engines: Engines
+) -> None:
+    await conductor.submit(rollout(1))
+    await conductor.submit(snapshot(0))
+    engines.gate(op(1, OpKind.SNAPSHOT, 2)).set()
+    await conductor.submit(snapshot(1, incarnation=2))
+    assert (await conductor.poll(op(1, OpKind.SNAPSHOT, 2), 5)).state is OpState.DONE
+    for old in (op(1, OpKind.ROLLOUT_BATCH), op(0, OpKind.SNAPSHOT)):
+        answer = await conductor.poll(old, 5)
+        assert answer.state is OpState.FAILED
+        assert answer.fault
+        assert answer.fault.kind is FaultKind.CANCELLED
+
+
 async def test_a_new_conductor_reads_its_log_back_from_the_engines(engines: Engines) -> None:
     args = snapshot(4)
     receipt = SnapshotReceipt(op=str(args.op), version=VERSION, num_bytes=9)
