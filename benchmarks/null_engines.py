@@ -1,6 +1,6 @@
 """Engines that do nothing, as fast as that can be done: what is left of a step is orchestration."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,9 @@ class NullTrainer:
     def adopt(self, spec: RunSpec) -> None:
         pass
 
-    def train(self, step: int, groups: Sequence[PromptGroup]) -> StepResult:
+    def train(
+        self, step: int, groups: Sequence[PromptGroup], crossed: Collection[int] = frozenset()
+    ) -> StepResult:
         self._weight.add_(1)
         num_tokens = sum(len(sample.tokens) for group in groups for sample in group.samples)
         return StepResult({"loss": 0.0, "grad_norm": 0.0}, num_tokens, len(groups))

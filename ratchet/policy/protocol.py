@@ -1,6 +1,6 @@
 """What a trainer backend can do. An engine class: no Ray in it, driven in-process by unit tests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -36,11 +36,15 @@ class PolicyTrainer(Protocol):
         """Take hyperparameters from `spec` from the next step on (see `with_values` for which can change)."""
         ...
 
-    def train(self, step: int, groups: Sequence[PromptGroup]) -> StepResult:
+    def train(
+        self, step: int, groups: Sequence[PromptGroup], crossed: Collection[int] = frozenset()
+    ) -> StepResult:
         """One optimizer step over `groups`, in their order: begin -> microbatch* -> finish.
 
-        `step` counts from 1 and chooses the learning rate. An error before `finish` leaves weights,
-        optimizer and RNG as they were; one inside it raises Poisoned.
+        `step` counts from 1 and chooses the learning rate. `crossed` are the keys of groups that other
+        weights had sampled, before a recovery: they are importance-corrected, or discarded where they are too
+        far away. An error before `finish` leaves weights, optimizer and RNG as they were; one inside it
+        raises Poisoned.
         """
         ...
 

@@ -1,6 +1,7 @@
 """The trainer's side of a session: each method carries out one operation, once, and keeps its receipt."""
 
 import hashlib
+import logging
 import time
 from pathlib import Path
 from typing import cast
@@ -12,6 +13,7 @@ from ratchet.artifacts.store import LocalArtifactStore
 from ratchet.checkpoints.loader import load_checkpoint
 from ratchet.checkpoints.writer import write_checkpoint
 from ratchet.data_plane.protocol import DataPlane
+from ratchet.journal.crossing import crossed
 from ratchet.models.prepare import prepare_model
 from ratchet.policy.registry import create_trainer
 from ratchet.refit.ipc import ShmSender
@@ -27,6 +29,8 @@ from ratchet.spec.ids import WeightVersion
 from ratchet.spec.operations import CommitArgs, RefitArgs, RestoreArgs, SnapshotArgs, TrainArgs
 from ratchet.spec.receipts import CheckpointReceipt, RestoreReceipt, SnapshotReceipt, TrainReceipt
 from ratchet.spec.run_spec import RunSpec
+
+log = logging.getLogger(__name__)
 
 State = dict[str, object]
 
@@ -113,7 +117,15 @@ class TrainerService:
             if args.hyperparameters != self._hyperparameters:
                 self._trainer.adopt(with_values(self._spec, args.hyperparameters))
                 self._hyperparameters = args.hyperparameters
-            result = self._trainer.train(args.op.step, groups)
+            other = {group.key for group in groups if crossed(group, args.version)}
+            if other:
+                log.warning(
+                    "%s: %d groups are of other weights than %s: corrected, or discarded if too far",
+                    args.op,
+                    len(other),
+                    args.version,
+                )
+            result = self._trainer.train(args.op.step, groups, other)
             digest = self._trainer.digest()
             self._optimizer_steps += 1
             self._position = WeightVersion(incarnation=args.op.incarnation, step=args.op.step, digest=digest)

@@ -3,7 +3,7 @@
 import copy
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ratchet.algorithms.logprobs import token_logprobs
-from ratchet.algorithms.loss import masked_sum, policy_loss
+from ratchet.algorithms.loss import k3, masked_sum, policy_loss
 from ratchet.checkpoints.export import export_hf
 from ratchet.policy.batch import Microbatch, Row, collate, group_rows
 from ratchet.policy.digest import digest_tensors
@@ -26,7 +26,7 @@ from ratchet.policy.weights import named_weights
 from ratchet.rollouts.group import PromptGroup
 from ratchet.sessions.failpoints import failpoint
 from ratchet.spec.faults import DataFault, Poisoned, SpecError
-from ratchet.spec.run_spec import RunSpec
+from ratchet.spec.run_spec import LossSpec, RunSpec
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,10 @@ class _OpenStep:
     samples: int = 0
     reward: float = 0.0
     zero_advantage_groups: int = 0
+    crossed: int = 0
+    """Groups that other weights than these had sampled, in an incarnation whose end they survived."""
+    discarded: int = 0
+    """Those of them that were too far away to train on."""
     sums: dict[str, Tensor] = field(default_factory=dict)
 
     def count(self, rows: Sequence[Row]) -> int:
@@ -110,12 +114,21 @@ class TorchTrainer:
         self._spec = spec
         self._loaded.optimizer.spec = spec.policy.optimizer
 
-    def train(self, step: int, groups: Sequence[PromptGroup]) -> StepResult:
-        """One optimizer step over `groups`. Raises DataFault, with nothing changed, if one cannot be trained
-        on or the gradient is not finite, and Poisoned if the update failed half-way."""
+    def train(
+        self, step: int, groups: Sequence[PromptGroup], crossed: Collection[int] = frozenset()
+    ) -> StepResult:
+        """One optimizer step over `groups`; those whose keys are in `crossed` are of other weights than
+        these. Raises DataFault, with nothing changed, if one cannot be trained on or the gradient is not
+        finite, and Poisoned if the update failed half-way."""
         policy = self._spec.policy
-        judged = [group_rows(group, self._spec.grpo, policy.max_total_sequence_length) for group in groups]
+        far = {group.key for group in groups if group.key in crossed and self._is_far(group)}
+        judged = [
+            group_rows(group, self._spec.grpo, policy.max_total_sequence_length)
+            for group in groups
+            if group.key not in far
+        ]
         self.begin(step)
+        self._current().crossed, self._current().discarded = len(crossed), len(far)
         try:
             active: list[Row] = []
             for rows, has_signal in judged:
@@ -129,6 +142,19 @@ class TorchTrainer:
             self.abort()
             raise
         return self.finish()
+
+    def _is_far(self, group: PromptGroup) -> bool:
+        """Whether the policy has moved further from the one that sampled this group than a correction helps:
+        the mean over its tokens of k3, an estimate of KL(sampling policy || policy)."""
+        rows, _ = group_rows(group, self._spec.grpo, self._spec.policy.max_total_sequence_length)
+        total, tokens = 0.0, 0
+        for start in range(0, len(rows), self._spec.policy.train_micro_batch_size):
+            batch = self._collate(rows[start : start + self._spec.policy.train_micro_batch_size])
+            with torch.no_grad():
+                logprobs, _ = self._forward(self._loaded.model, batch)
+            total += float(masked_sum(k3(batch.generation_logprobs, logprobs), batch.mask))
+            tokens += int(batch.mask.sum())
+        return total > self._spec.loss.cross_incarnation_kl_max * tokens
 
     def digest(self) -> str:
         return digest_tensors(self.weights())
@@ -214,7 +240,7 @@ class TorchTrainer:
             batch.generation_logprobs,
             batch.advantages,
             batch.mask,
-            self._spec.loss,
+            self._loss_spec(current),
             reference_logprobs,
         )
         result.loss.backward()
@@ -256,6 +282,12 @@ class TorchTrainer:
         return result
 
     # --- parts
+
+    def _loss_spec(self, current: _OpenStep) -> LossSpec:
+        """The spec's; a step with groups of other weights is corrected whatever the spec says."""
+        if not current.crossed or self._spec.loss.importance_sampling_correction:
+            return self._spec.loss
+        return self._spec.loss.model_copy(update={"importance_sampling_correction": True})
 
     @property
     def _has_kl(self) -> bool:
@@ -316,6 +348,8 @@ class TorchTrainer:
             "learning_rate": self._loaded.optimizer.learning_rate(current.step),
             "reward_mean": current.reward / current.samples,
         }
+        if current.crossed:
+            metrics |= {"cross_incarnation_groups": current.crossed, "discarded_groups": current.discarded}
         metrics |= {name: value / current.forward_tokens for name, value in sums.items()}
         return StepResult(metrics, current.tokens, current.zero_advantage_groups)
 

@@ -110,6 +110,10 @@ class LossSpec(_Section):
     """Weigh tokens by training / generation probability, since engines differ a little."""
     importance_weight_max: Annotated[float, Field(gt=0.0)] = 2.0
     """Truncation of that weight (TIS)."""
+    cross_incarnation_kl_max: Annotated[float, Field(gt=0.0)] = 0.1
+    """After a recovery whose re-trained weights differ in bits from the lost ones, journaled groups of the
+    lost ones are trained on with importance correction; a group further away than this (k3 estimate of the
+    KL, nats a token) is discarded and counted in `discarded_groups`."""
 
 
 class EnvironmentSpec(_Section):
