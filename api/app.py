@@ -8,10 +8,11 @@ from fastapi import FastAPI
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 
 from api import problems
-from api.routers import actions, health, runs
+from api.routers import actions, health, rebuilding, runs
 from api.services import Services
 from api.workflows import RunWorkflows
 from ratchet import __version__
+from ratchet.artifacts.store import LocalArtifactStore
 from ratchet.spec.home import Home
 from ratchet.store import Store
 
@@ -25,7 +26,9 @@ def create_app(home: Home) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         store = Store(home.store_url)
         await asyncio.to_thread(store.migrate)
-        app.state.services = Services(store=store, workflows=RunWorkflows(home))
+        app.state.services = Services(
+            store=store, workflows=RunWorkflows(home), artifacts=LocalArtifactStore(home.artifacts)
+        )
         yield
         store.close()
 
@@ -41,4 +44,5 @@ def create_app(home: Home) -> FastAPI:
     app.include_router(health.router)
     app.include_router(runs.router)
     app.include_router(actions.router)
+    app.include_router(rebuilding.router)
     return app

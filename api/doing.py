@@ -35,8 +35,11 @@ ERRANDS = {
     names.RESTART_WORKER: "restart the session worker",
     names.CLOSE_SESSION: "close the session",
     names.RECORD: "write down what happened",
+    names.CHOOSE_CHECKPOINT: "look for the newest checkpoint",
+    names.RETAIN: "delete checkpoints that are not kept",
+    names.DIAGNOSE: "look for who is silent",
 }
-_UNREMARKABLE = {names.REGISTER_RUN, names.RECORD}
+_UNREMARKABLE = {names.REGISTER_RUN, names.RECORD, names.RETAIN, names.DIAGNOSE}
 """Told only when they do not go well: the run goes on beside them."""
 
 _TIMEOUTS = {

@@ -1,22 +1,19 @@
 """Launching: check everything first, start once, and leave nothing half-started behind."""
 
-import asyncio
 import secrets
 
 from starlette.concurrency import run_in_threadpool
 
+from api.beginning import begin
 from api.presenting import present
 from api.services import Services
+from ratchet.artifacts.beginnings import read_beginning
 from ratchet.preflight import check_runnable
-from ratchet.spec import deadlines, names
-from ratchet.spec.faults import Conflict, Unavailable, as_error
+from ratchet.spec.faults import Conflict
 from ratchet.spec.loading import spec_from_mapping
+from ratchet.spec.run_spec import RunSpec
+from ratchet.spec.state import RunInput, RunState
 from ratchet.spec.views import LaunchRequest, RunView
-from ratchet.store import RunRecord
-
-LOOK_EVERY = 0.05
-FAILURE_EVERY = 10
-"""The workflow is asked whether it failed at every so many looks at the store."""
 
 
 async def launch(services: Services, request: LaunchRequest) -> RunView:
@@ -24,38 +21,19 @@ async def launch(services: Services, request: LaunchRequest) -> RunView:
     made its workflow fail before that."""
     spec = spec_from_mapping(request.spec)
     await run_in_threadpool(check_runnable, spec)
-    run = request.run_id or f"{spec.name}-{secrets.token_hex(3)}"
-    if await run_in_threadpool(services.store.get_run, run):
-        # Temporal forgets ended workflows; the store does not.
-        raise Conflict(f"a run {run} exists already: choose another id, or leave it out")
-    await services.workflows.start(run, spec)
-    try:
-        async with asyncio.timeout(deadlines.LAUNCH):
-            record = await _on_record(services, run)
-    except TimeoutError:
-        reason = await _why_not(services, run)
-        await services.workflows.terminate(run, reason)
-        raise Unavailable(f"run {run} was given up: {reason}") from None
+    run = await new_id(services, spec, request.run_id)
+    record = await begin(services, RunInput(spec=spec, state=RunState(run=run)))
     return await present(services, record)
 
 
-async def _on_record(services: Services, run: str) -> RunRecord:
-    looks = 0
-    while True:
-        record = await run_in_threadpool(services.store.get_run, run)
-        if record is not None:
-            return record
-        looks += 1
-        if looks % FAILURE_EVERY == 0:
-            fault = await services.workflows.failure(run)
-            if fault is not None:
-                raise as_error(fault)
-        await asyncio.sleep(LOOK_EVERY)
-
-
-async def _why_not(services: Services, run: str) -> str:
-    """Why a run is not on record after all that time, and where to look."""
-    for activity in await services.workflows.open_activities(run):
-        if activity.kind == names.REGISTER_RUN and activity.failure:
-            return f"it cannot be put on record ({activity.failure}): see `ratchet logs control-worker`"
-    return f"no control worker took it up for {deadlines.LAUNCH:g} s: see `ratchet status`"
+async def new_id(services: Services, spec: RunSpec, wanted: str | None) -> str:
+    """The id of a new run: `wanted`, or one made up. Raises Conflict if something of such a run exists:
+    Temporal forgets ended workflows; store and artifacts do not."""
+    run = wanted or f"{spec.name}-{secrets.token_hex(3)}"
+    if await run_in_threadpool(services.store.get_run, run):
+        raise Conflict(f"a run {run} exists already: choose another id, or leave it out")
+    if await run_in_threadpool(services.artifacts.list, f"runs/{run}"):
+        known = await run_in_threadpool(read_beginning, services.artifacts, run)
+        hint = f", or go on with that run by `ratchet run resume {run}`" if known else ""
+        raise Conflict(f"there are artifacts of a run {run} already: choose another id{hint}")
+    return run

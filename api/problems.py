@@ -29,6 +29,14 @@ class BadRequest(RatchetError):
     """A request that cannot be meant as it is."""
 
 
+class InvalidOverrides(InvalidSpec):
+    """A spec that cannot be run because of what a fork changes in it."""
+
+
+class InvalidValues(InvalidSpec):
+    """Hyperparameters that cannot have these values."""
+
+
 _KNOWN: tuple[tuple[type[RatchetError], HTTPStatus, str, str], ...] = (
     (RunNotFound, HTTPStatus.NOT_FOUND, "run-not-found", "There is no such run"),
     (BadRequest, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", "The request is not valid"),
@@ -46,7 +54,7 @@ def install(app: FastAPI) -> None:
     def _ratchet(request: Request, error: RatchetError) -> JSONResponse:
         _, status, slug, title = next(known for known in _KNOWN if isinstance(error, known[0]))
         problems = error.problems if isinstance(error, InvalidSpec) else ()
-        items = [_item(problem, ("spec", *problem.key.split("."))) for problem in problems]
+        items = [_item(problem, _location(error, problem)) for problem in problems]
         return _answer(request, status, slug, title, str(error), items)
 
     @app.exception_handler(RequestValidationError)
@@ -86,6 +94,16 @@ def _answer(
     )
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status is HTTPStatus.SERVICE_UNAVAILABLE else None
     return JSONResponse(problem.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _location(error: RatchetError, problem: SpecProblem) -> Sequence[str]:
+    match error:
+        case InvalidOverrides():
+            return ("overrides",)
+        case InvalidValues():
+            return ("values", problem.key)
+        case _:
+            return ("spec", *problem.key.split("."))
 
 
 def _problem_of(details: dict[str, Any]) -> SpecProblem:

@@ -9,6 +9,8 @@ from starlette.concurrency import run_in_threadpool
 
 from api.problems import RunNotFound
 from api.workflows import RunWorkflows
+from ratchet.artifacts.store import LocalArtifactStore
+from ratchet.spec.views import RunIdText
 from ratchet.store import RunRecord, Store
 
 
@@ -16,6 +18,7 @@ from ratchet.store import RunRecord, Store
 class Services:
     store: Store
     workflows: RunWorkflows
+    artifacts: LocalArtifactStore
 
 
 def _services(request: Request) -> Services:
@@ -25,10 +28,18 @@ def _services(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(_services)]
 
 
+RunIdPath = Annotated[RunIdText, Path(description="The run's id.", examples=["tiny-addition-3fa2c1"])]
+
+
 async def _run(
     run: Annotated[str, Path(description="The run's id.", examples=["tiny-addition-3fa2c1"])],
     services: ServicesDep,
 ) -> RunRecord:
+    return await known_run(services, run)
+
+
+async def known_run(services: Services, run: str) -> RunRecord:
+    """The run's row. Raises RunNotFound with the nearest known id."""
     record = await run_in_threadpool(services.store.get_run, run)
     if record is not None:
         return record

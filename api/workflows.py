@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+from pydantic import BaseModel
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -40,7 +41,7 @@ from ratchet.spec.home import Home
 from ratchet.spec.ids import CONTROL_QUEUE
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.stack import StackState
-from ratchet.spec.state import RunInput, RunPhase, RunState, RunStatus
+from ratchet.spec.state import RunInput, RunPhase, RunStatus
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,17 @@ _ENDED_BADLY = {
     WorkflowExecutionStatus.TIMED_OUT,
     WorkflowExecutionStatus.CANCELED,
 }
+
+
+_VERBS = {
+    names.UPDATE_PAUSE: "pause",
+    names.UPDATE_RESUME: "resume",
+    names.UPDATE_STOP: "stop",
+    names.UPDATE_CHECKPOINT: "checkpoint",
+    names.UPDATE_EXTEND: "extend",
+    names.UPDATE_HYPERPARAMETERS: "set",
+}
+"""Updates as the person who asks for them calls them."""
 
 
 class RunWorkflows:
@@ -78,19 +90,25 @@ class RunWorkflows:
             client = await self._connected()
             await client.service_client.check_health()
 
-    async def start(self, run: str, spec: RunSpec) -> None:
-        """Start a run's workflow. Raises Conflict if the id belongs to one that runs or ended well."""
+    async def start(self, begin: RunInput, *, again: bool = False) -> str:
+        """Start a run's workflow and return the id of its execution.
+
+        Raises Conflict if the id belongs to one that runs or, unless `again`, to one that ended well.
+        """
+        run, spec = begin.state.run, begin.spec
         async with _answering(deadlines.UPDATE):
             client = await self._connected()
             try:
-                await client.start_workflow(
+                handle = await client.start_workflow(
                     names.RUN_WORKFLOW,
-                    RunInput(spec=spec, state=RunState(run=run)),
+                    begin,
                     id=run,
                     task_queue=CONTROL_QUEUE,
                     task_timeout=timedelta(seconds=deadlines.WORKFLOW_TASK),
                     # What failed before it was on record may be tried again under the same id.
-                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE
+                    if again
+                    else WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
                     search_attributes=_search_attributes(spec),
                     static_summary=_summary(spec),
                 )
@@ -101,10 +119,13 @@ class RunWorkflows:
                     raise
                 # Its namespace or search attributes are missing: a control worker makes them as it starts.
                 raise Unavailable(f"Temporal is not ready ({error.message}): see `ratchet status`") from None
+        assert handle.first_execution_run_id is not None, "start_workflow always says which one it started"
+        return handle.first_execution_run_id
 
-    async def terminate(self, run: str, reason: str) -> None:
+    async def terminate(self, run: str, execution: str, reason: str) -> None:
         async with _answering(deadlines.UPDATE):
-            await (await self._handle(run)).terminate(reason=reason)
+            handle = (await self._connected()).get_workflow_handle(run, first_execution_run_id=execution)
+            await handle.terminate(reason=reason)
 
     async def status(self, run: str) -> RunStatus | None:
         """What a running workflow says of itself; None if it cannot say so at once."""
@@ -130,22 +151,26 @@ class RunWorkflows:
         except (RPCError, Unavailable):
             return []
 
-    async def update(self, run: str, name: str) -> RunStatus:
-        """Pause, resume or stop. Raises Conflict if the workflow refuses, RunNotFound if it has ended."""
+    async def update(self, run: str, name: str, request: BaseModel | None = None) -> RunStatus:
+        """Steer a run. Raises Conflict if the workflow refuses, RunNotFound if it has ended or is gone."""
         try:
             async with _answering(deadlines.UPDATE):
-                return await (await self._handle(run)).execute_update(name, result_type=RunStatus)
+                handle = await self._handle(run)
+                return await handle.execute_update(
+                    name, args=[] if request is None else [request], result_type=RunStatus
+                )
         except WorkflowUpdateFailedError as error:
-            raise Conflict(f"run {run} refused to {name}: {_deepest(error).message}") from None
+            raise Conflict(f"run {run} refused to {_VERBS[name]}: {_deepest(error).message}") from None
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             raise Unavailable(
-                f"run {run} did not take up `{name}`: no control worker answers, `ratchet status`"
+                f"run {run} did not take up `{_VERBS[name]}`: no control worker answers, `ratchet status`"
             ) from None
         except RPCError as error:
             raise _not_found(run, error) from None
 
     async def failure(self, run: str) -> Fault | None:
-        """Why a workflow failed, was terminated or timed out; None while it runs or if it ended well."""
+        """Why a workflow failed, was terminated or timed out; None while it runs or if it ended well. Raises
+        RunNotFound if Temporal has forgotten it."""
         try:
             async with _answering(deadlines.LIVE_STATUS):
                 handle = await self._handle(run)
@@ -157,6 +182,10 @@ class RunWorkflows:
         except RPCError as error:
             raise _not_found(run, error) from None
         return None
+
+    async def client(self) -> Client:
+        """For what reads whole histories. Its calls are for the caller to bound."""
+        return await self._connected()
 
     async def _handle(self, run: str) -> WorkflowHandle[object, object]:
         return (await self._connected()).get_workflow_handle(run)

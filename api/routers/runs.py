@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query, Response, status
 from starlette.concurrency import run_in_threadpool
 
 from api.launching import launch
-from api.presenting import present, present_step, summarize
+from api.presenting import present, present_incident, present_step, summarize
 from api.problems import BadRequest
 from api.services import RunDep, ServicesDep
 from ratchet.spec.state import RunPhase
-from ratchet.spec.views import LaunchRequest, Problem, RunList, RunView, StepList
+from ratchet.spec.views import IncidentList, LaunchRequest, Problem, RunList, RunView, StepList
 
 MAX_PAGE = 200
 
@@ -67,7 +67,15 @@ async def list_steps(
     since: Annotated[int, Query(ge=0, description="Only steps after this one.")] = 0,
 ) -> StepList:
     records = await run_in_threadpool(services.store.steps_on_path, run.id, since=since)
-    return StepList(run=run.id, steps=[present_step(record) for record in records])
+    first = await run_in_threadpool(services.store.first_trained, run.id, since=since)
+    steps = [present_step(record, retrained=first[record.step] < record.incarnation) for record in records]
+    return StepList(run=run.id, steps=steps)
+
+
+@router.get("/{run}/incidents", summary="What was lost on the way, and what was done about it")
+async def list_incidents(run: RunDep, services: ServicesDep) -> IncidentList:
+    records = await run_in_threadpool(services.store.incidents, run.id)
+    return IncidentList(run=run.id, incidents=[present_incident(record) for record in records])
 
 
 def _cursor_after(run: str) -> str:

@@ -10,7 +10,7 @@ from ratchet.spec.faults import RatchetError, Unavailable
 from ratchet.spec.home import HOME_VARIABLE, Home
 from ratchet.spec.problems import InvalidSpec
 from ratchet.spec.stack import StackState
-from ratchet.spec.views import Problem, RunList, RunView, StepList, StepView
+from ratchet.spec.views import Problem, RebuildReport, RunList, RunView, StepList, StepView
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -58,9 +58,12 @@ class Api:
         """Steps after `since`, in order."""
         return self._call("GET", f"/v1/runs/{run}/steps", StepList, params={"since": since}).steps
 
-    def act(self, run: str, action: str) -> RunView:
-        """`pause`, `resume` or `stop`."""
-        return self._call("POST", f"/v1/runs/{run}/{action}", RunView)
+    def act(self, run: str, action: str, **body: Any) -> RunView:
+        """`pause`, `resume`, `stop`, `checkpoint`; `extend`, `hyperparameters` and `fork` have a body."""
+        return self._call("POST", f"/v1/runs/{run}/{action}", RunView, json=body or None)
+
+    def rebuild(self, run: str, what: str) -> RebuildReport:
+        return self._call("POST", f"/v1/runs/{run}/rebuild/{what}", RebuildReport)
 
     def _call(self, method: str, path: str, answer: type[Answer], **request: Any) -> Answer:
         try:

@@ -18,6 +18,10 @@ ETA_STEPS = 10
 """The estimate looks at the median of so many steps, so that one long one does not move it."""
 
 
+_MOVING = (RunPhase.RUNNING, RunPhase.PAUSED, RunPhase.STOPPING)
+"""Phases in which the steps that are known stay."""
+
+
 class RunReader(Protocol):
     def run(self, run: str) -> RunView: ...
 
@@ -79,7 +83,9 @@ def follow(
 
 def _look(api: RunReader, run: str, last: Sight | None) -> Sight:
     view = api.run(run)
-    known = list(last.steps) if last and last.view.incarnation == view.incarnation else []
-    # A new incarnation may have trained steps again: then all of them are read anew.
+    # A new incarnation may have trained steps again, and until its restore is on record nobody knows which:
+    # then all of them are read anew.
+    settled = last is not None and last.view.phase in _MOVING and last.view.incarnation == view.incarnation
+    known = [step for step in last.steps if step.step <= view.step] if last and settled else []
     new = api.steps(run, since=known[-1].step if known else 0)
     return Sight(view, [*known, *new])

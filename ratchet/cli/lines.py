@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ratchet.cli.following import Sight
-from ratchet.cli.live import PHASE_STYLE, checkpoint_words, held_out
+from ratchet.cli.live import PHASE_STYLE, checkpoint_words, held_out, incident_words
 from ratchet.cli.words import duration, known, mean, measured
 from ratchet.spec.problems import first_line
 from ratchet.spec.state import RunPhase
@@ -22,7 +22,7 @@ ENDS = 5
 def step_line(step: StepView, max_num_steps: int) -> str:
     """One step, one line."""
     parts = [
-        f"step {step.step}/{max_num_steps}",
+        f"step {step.step}/{max_num_steps}" + (again(step) if step.retrained else ""),
         f"reward {measured(step.reward_mean, '.3f')}",
         f"accuracy {measured(step.accuracy, '.3f')}",
         f"{step.tokens_per_second:,.0f} tokens/s",
@@ -31,6 +31,11 @@ def step_line(step: StepView, max_num_steps: int) -> str:
         duration((step.finished_at - step.started_at).total_seconds()),
     ]
     return "  ".join(parts)
+
+
+def again(step: StepView) -> str:
+    """That a step is no new progress, and how much of it had to be done again."""
+    return f" again, {step.replayed_groups} of {step.num_groups} groups from the journal"
 
 
 class Ticker:
@@ -50,10 +55,14 @@ class Ticker:
         lines = ["the API answers again"] if self._away else []
         self._away = False
         if view.phase != self._phase and not view.phase.final:
-            lines.append(f"{view.id} is {view.phase.value}")
+            why = f": {view.fault.kind}: {first_line(view.fault.message)}" if view.fault else ""
+            lines.append(f"{view.id} is {view.phase.value}{why}")
         self._phase = view.phase
         if view.phase is RunPhase.STARTING:  # later, the steps themselves show that it moves
             lines += [line for line in view.doing if self._new("doing", _ATTEMPT.sub("", line))]
+        for incident in view.incidents:
+            if self._new("incident", incident.incarnation, incident.key):
+                lines.append(f"incident {incident_words(incident).plain}")
         news: list[tuple[int, str]] = []
         for step in sight.steps:
             if self._new("step", step.incarnation, step.step):

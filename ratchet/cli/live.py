@@ -8,13 +8,15 @@ from rich.text import Text
 from ratchet.cli.following import Sight
 from ratchet.cli.words import duration, known, measured, size, sparkline
 from ratchet.spec.state import RunPhase
-from ratchet.spec.views import CheckpointView, EvaluationView, RunView, StepView
+from ratchet.spec.views import CheckpointView, EvaluationView, IncidentView, RunView, StepView
 
 CURVE = 40
 
 PHASE_STYLE = {
     RunPhase.STARTING: "cyan",
     RunPhase.RUNNING: "bold green",
+    RunPhase.RECOVERING: "bold yellow",
+    RunPhase.STALLED: "bold red",
     RunPhase.PAUSED: "bold yellow",
     RunPhase.STOPPING: "yellow",
     RunPhase.COMPLETED: "bold green",
@@ -43,6 +45,8 @@ def live_view(sight: Sight, *, following: bool = True) -> RenderableType:
         rows.add_row("held-out", held_out(view.evaluations))
     if view.last_checkpoint:
         rows.add_row("checkpoint", checkpoint_words(view.last_checkpoint))
+    for number, incident in enumerate(view.incidents):
+        rows.add_row("incidents" if number == 0 else "", incident_words(incident))
     if view.links.temporal:
         rows.add_row("temporal", Text(view.links.temporal, style=f"link {view.links.temporal}"))
     if not following or view.phase.final:
@@ -77,7 +81,13 @@ def _now(sight: Sight) -> Text:
     if sight.away_s:
         return Text(f"the API has not answered for {duration(sight.away_s)}: trying again", "yellow")
     if view.fault:
-        return Text(f"{view.fault.kind}: {view.fault.message}", "red")
+        troubled = Text(f"{view.fault.kind}: {view.fault.message}", "red" if view.phase.final else "yellow")
+        return Text("\n").join([troubled, *map(Text, view.doing)])
+    if view.phase is RunPhase.STALLED and view.incidents:
+        silent = view.incidents[-1]
+        return Text("\n").join(
+            [Text(f"{silent.lost} is silent: {silent.cause}", "red"), *map(Text, view.doing)]
+        )
     if view.phase is RunPhase.PAUSED:
         return Text(f"paused: ratchet run resume {view.id}", "yellow")
     if view.doing:
@@ -121,6 +131,17 @@ def held_out(evaluations: list[EvaluationView]) -> Text:
     )
     words.append(f"  ({evaluations[-1].num_problems} problems)", "dim")
     return words
+
+
+def incident_words(incident: IncidentView) -> Text:
+    """`12:03:11  trainer  its process is gone → restored step 4 as incarnation 2, 21 s`."""
+    took = f", {duration(incident.seconds)}" if incident.seconds is not None else ""
+    return Text.assemble(
+        (f"{incident.at.astimezone():%H:%M:%S}", "dim"),
+        (f"  {incident.lost}  ", "yellow"),
+        incident.cause,
+        (f" → {incident.done}{took}", "dim"),
+    )
 
 
 def checkpoint_words(checkpoint: CheckpointView) -> Text:

@@ -4,6 +4,7 @@ import typer
 
 from ratchet.cli import stack
 from ratchet.cli.failures import EPILOG, Failing
+from ratchet.cli.rebuilding import rebuild
 from ratchet.cli.runs import runs
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 stack.add_to(app)
 app.add_typer(runs, name="run", rich_help_panel="Runs")
+app.add_typer(rebuild, name="rebuild", rich_help_panel="Runs")
 
 if __name__ == "__main__":
     app()

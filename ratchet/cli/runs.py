@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -135,7 +135,7 @@ def pause(run: RunId, as_json: AsJson = False) -> None:
 
 @runs.command()
 def resume(run: RunId, as_json: AsJson = False) -> None:
-    """Go on with a paused run."""
+    """Go on with a run that is paused, or that ended: from its newest checkpoint, under the same id."""
     _act(run, "resume", as_json)
 
 
@@ -155,23 +155,92 @@ def stop(
         raise typer.Exit(_watch(api, run, as_json=as_json, json_steps=False))
 
 
+@runs.command()
+def checkpoint(run: RunId, as_json: AsJson = False) -> None:
+    """Save a run after its current step, whatever its spec says."""
+    _act(run, "checkpoint", as_json)
+
+
+@runs.command()
+def extend(
+    run: RunId,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="The new last step.")],
+    as_json: AsJson = False,
+) -> None:
+    """Train to another last step. A run that has ended is resumed with it."""
+    _act(run, "extend", as_json, max_num_steps=steps)
+
+
+@runs.command("set")
+def set_values(
+    run: RunId,
+    values: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="Like policy.optimizer.lr=1e-6.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Give hyperparameters of a run new values, from its next step on."""
+    _act(run, "hyperparameters", as_json, values=_numbers(values))
+
+
+@runs.command()
+def fork(
+    run: RunId,
+    at: Annotated[int, typer.Option("--at", min=1, help="The step whose checkpoint it starts from.")],
+    overrides: Overrides = None,
+    run_id: Annotated[str | None, typer.Option("--id", "--run-id", help="The new run's id.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a new run from a checkpoint of another one: weights, optimizer and data go on from there."""
+    from ratchet.cli.client import Api
+
+    body = {"at": at, "overrides": overrides or []} | ({"run_id": run_id} if run_id else {})
+    with Api() as api:
+        view = api.act(run, "fork", **body)
+    if as_json:
+        return _print_json(view)
+    link = f"  {view.links.temporal}" if view.links.temporal else ""
+    typer.echo(f"{view.id} goes on from step {at} of {run}{link}")
+    _suggest(f"ratchet run watch {view.id}", f"ratchet run stop {view.id}")
+
+
 _COMING = {
     "pause": ": it pauses after the step it is in",
     "stop": ": it stops, with a checkpoint of the last finished step",
+    "checkpoint": ": it saves the step that it is in",
+    "hyperparameters": ": the new values hold from its next step on",
 }
 """What was asked for and takes its time."""
 
 
-def _act(run: str, action: str, as_json: bool) -> None:
+def _act(run: str, action: str, as_json: bool, **body: Any) -> None:
     from ratchet.cli.client import Api
 
     with Api() as api:
-        view = api.act(run, action)
+        view = api.act(run, action, **body)
     if as_json:
         return _print_json(view)
-    coming = _COMING.get(action, "") if view.phase in ("starting", "running") else ""
+    coming = "" if view.phase.final or view.phase == "paused" else _COMING.get(action, "")
     typer.echo(f"{view.id} is {view.phase.value} at step {view.step} of {view.max_num_steps}{coming}")
     _suggest_for(view)
+
+
+def _numbers(assignments: list[str]) -> dict[str, float]:
+    """From `a.b=1e-5` texts. Raises InvalidSpec with every one that is none."""
+    from ratchet.spec.problems import InvalidSpec, SpecProblem
+
+    values: dict[str, float] = {}
+    problems: list[SpecProblem] = []
+    for text in assignments:
+        key, separator, value = text.partition("=")
+        try:
+            values[key.strip()] = float(value)
+        except ValueError:
+            found = repr(value) if separator else "no key=value"
+            problems.append(SpecProblem(key=key, found=found, allowed="a number, like 1e-6"))
+    if problems:
+        raise InvalidSpec(problems)
+    return values
 
 
 def _read_spec(path: Path, overrides: list[str] | None) -> "RunSpec":
@@ -202,9 +271,13 @@ def _watch(api: "Api", run: str, *, as_json: bool, json_steps: bool) -> ExitCode
 
 def _suggest_for(view: "RunView") -> None:
     if view.phase == "failed":
-        _suggest(f"ratchet run show {view.id}", "ratchet logs", "ratchet status")
+        _suggest(f"ratchet run resume {view.id}", "ratchet logs", "ratchet status")
+    elif view.phase == "stopped":
+        _suggest(f"ratchet run resume {view.id}", "ratchet run ls", "ratchet down")
     elif view.phase.final:
         _suggest(f"ratchet run show {view.id}", "ratchet run ls", "ratchet down")
+    elif view.phase == "stalled":
+        _suggest("ratchet status", "ratchet logs", f"ratchet run stop {view.id}")
     elif view.phase == "stopping":
         _suggest(f"ratchet run watch {view.id}")
     elif view.phase == "paused":

@@ -65,6 +65,23 @@ class LaunchRequest(BaseModel):
     """The run's id; left out: the spec's name and six random hex digits."""
 
 
+class ForkRequest(BaseModel):
+    """A run to start from a checkpoint of another one."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        use_attribute_docstrings=True,
+        json_schema_extra={"examples": [{"at": 20, "overrides": ["policy.optimizer.lr=1e-6"]}]},
+    )
+
+    at: Annotated[int, Field(ge=1)]
+    """The step whose checkpoint it starts from: one on the path to the head."""
+    overrides: list[str] = []
+    """Keys of the parent's spec that are to be different, like `policy.optimizer.lr=1e-6`."""
+    run_id: RunIdText | None = None
+    """The new run's id; left out: the spec's name and six random hex digits."""
+
+
 class StepView(_View):
     """One optimizer step on the path to the run's head."""
 
@@ -83,6 +100,10 @@ class StepView(_View):
     num_tokens: int = Field(examples=[435])
     """Generated tokens."""
     num_groups: int = Field(examples=[16])
+    replayed_groups: int = 0
+    """Groups that came from the journal and were not generated again."""
+    retrained: bool = False
+    """An older incarnation had trained this step too, and what it learned there was lost."""
     zero_advantage_groups: int = Field(examples=[3])
     """Groups whose samples all earned the same, so that nothing was to be learned from them."""
     rollout_s: float = Field(examples=[1.9])
@@ -118,6 +139,23 @@ class CheckpointView(_View):
     num_bytes: int = Field(examples=[7_340_032])
 
 
+class IncidentView(_View):
+    """Something that was lost, or that fell silent, and what was done about it."""
+
+    key: str = Field(examples=["recovery/2"])
+    """Unique within the run and its incarnation."""
+    incarnation: int = Field(examples=[2])
+    at: datetime
+    """When it was noticed."""
+    lost: str = Field(examples=["trainer"])
+    """What was lost, or is silent."""
+    cause: str = Field(examples=["actor trainer-tiny-addition-3fa2c1-1-0 is dead"])
+    done: str = Field(examples=["restored step 20 as incarnation 2"])
+    """What was done about it, or is being done."""
+    seconds: float | None = Field(default=None, examples=[21.4])
+    """From noticing it to going on; null while that has not come."""
+
+
 class RunLinks(_View):
     self: str = Field(examples=[f"/v1/runs/{_RUN_ID}"])
     steps: str = Field(examples=[f"/v1/runs/{_RUN_ID}/steps"])
@@ -142,7 +180,7 @@ class RunSummary(_View):
     updated_at: datetime
     ended_at: datetime | None = None
     fault: Fault | None = None
-    """Why it failed."""
+    """Why it failed; while it recovers or is stalled, why."""
     links: RunLinks
 
 
@@ -161,6 +199,8 @@ class RunView(RunSummary):
     )
     """A line for everything that is open: what it is, how far it is, and why it is tried again."""
     stop_requested: bool = False
+    incidents: list[IncidentView] = []
+    """The newest few, oldest first."""
 
 
 class RunList(_View):
@@ -172,6 +212,25 @@ class RunList(_View):
 class StepList(_View):
     run: str = Field(examples=[_RUN_ID])
     steps: list[StepView]
+
+
+class IncidentList(_View):
+    run: str = Field(examples=[_RUN_ID])
+    incidents: list[IncidentView]
+    """Oldest first."""
+
+
+class RebuildReport(_View):
+    """What a projection was rebuilt from, or what it would be rebuilt from."""
+
+    run: str = Field(examples=[_RUN_ID])
+    what: str = Field(examples=["store"])
+    complete: bool = Field(examples=[True])
+    """Nothing is missing of what the projection has to hold."""
+    found: dict[str, int] = Field(examples=[{"executions": 3, "records": 41, "checkpoints": 0}])
+    """How much there was, by kind."""
+    remarks: list[str] = []
+    """A line for everything that a person should know of it."""
 
 
 class ProblemItem(SpecProblem):

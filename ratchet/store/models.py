@@ -59,7 +59,7 @@ def _of_incarnation() -> ForeignKeyConstraint:
 
 
 class Run(Base):
-    """The head of a run: everything but the head is fixed when the run is registered."""
+    """The head of a run: everything but the head, and the last step, is fixed when the run is registered."""
 
     __tablename__ = "runs"
     __table_args__ = (
@@ -108,6 +108,7 @@ class Incarnation(Base):
     from_checkpoint: Mapped[str | None]
     model_digest: Mapped[str | None]
     num_parameters: Mapped[int | None]
+    parent_incarnation: Mapped[int | None]
 
 
 class Step(Base):

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import exists, select, tuple_
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import ColumnElement, and_, false, func, or_, select, tuple_
+from sqlalchemy.orm import Session
 
 from ratchet.spec.faults import Conflict
 from ratchet.spec.state import RunPhase
@@ -48,18 +48,64 @@ def steps(session: Session, run: str, since: int) -> list[StepRecord]:
 
 
 def steps_on_path(session: Session, run: str, since: int) -> list[StepRecord]:
-    later = aliased(Incarnation)
-    abandoned = exists().where(
-        later.run == Step.run, later.number > Step.incarnation, later.restored_step < Step.step
-    )
-    query = (
-        select(Step)
-        .where(Step.run == run, Step.step > since, ~abandoned)
-        .order_by(Step.step, Step.incarnation)
-    )
+    query = select(Step).where(Step.run == run, Step.step > since, _on_path(session, run, Step))
     # Two are left of one step only while the restore of the newer incarnation is not recorded yet.
-    newest = {row.step: row for row in session.scalars(query)}
+    newest = {row.step: row for row in session.scalars(query.order_by(Step.step, Step.incarnation))}
     return [StepRecord.model_validate(row) for row in newest.values()]
+
+
+def checkpoints_on_path(session: Session, run: str) -> list[CheckpointRecord]:
+    query = select(Checkpoint).where(Checkpoint.run == run, _on_path(session, run, Checkpoint))
+    rows = session.scalars(query.order_by(Checkpoint.step, Checkpoint.incarnation))
+    return [CheckpointRecord.model_validate(row) for row in {row.step: row for row in rows}.values()]
+
+
+def evaluations_on_path(session: Session, run: str) -> list[EvaluationRecord]:
+    query = select(Evaluation).where(Evaluation.run == run, _on_path(session, run, Evaluation))
+    rows = session.scalars(query.order_by(Evaluation.step, Evaluation.incarnation))
+    return [EvaluationRecord.model_validate(row) for row in {row.step: row for row in rows}.values()]
+
+
+def path(session: Session, run: str) -> dict[int, int | None]:
+    """The way back from the head: incarnation -> its last step on it (None: all of them), newest first.
+
+    From an incarnation that was restored, it goes on with the one that made its checkpoint, which need not be
+    the one before.
+    """
+    rows = session.scalars(select(Incarnation).where(Incarnation.run == run))
+    lives = {row.number: row for row in rows}
+    found: dict[int, int | None] = {}
+    number, last = max(lives, default=0), None
+    while number in lives:
+        found[number] = last
+        life = lives[number]
+        before = max((other for other in lives if other < number), default=0)
+        if life.restored_step is None:  # not yet: until then nothing is taken back
+            number = before
+            continue
+        last = life.restored_step if last is None else min(last, life.restored_step)
+        # A fork's first incarnations grow from another run: what is left of this one lies beyond `last`.
+        number = before if life.parent_incarnation is None else min(life.parent_incarnation, before)
+    return found
+
+
+def _on_path(
+    session: Session, run: str, table: type[Step] | type[Checkpoint] | type[Evaluation]
+) -> ColumnElement[bool]:
+    return or_(
+        false(),
+        *(
+            table.incarnation == number
+            if last is None
+            else and_(table.incarnation == number, table.step <= last)
+            for number, last in path(session, run).items()
+        ),
+    )
+
+
+def first_trained(session: Session, run: str, since: int) -> dict[int, int]:
+    query = select(Step.step, func.min(Step.incarnation)).where(Step.run == run, Step.step > since)
+    return {row[0]: row[1] for row in session.execute(query.group_by(Step.step))}
 
 
 def checkpoints(session: Session, run: str) -> list[CheckpointRecord]:
@@ -77,3 +123,9 @@ def events(session: Session, run: str | None, since: int, limit: int) -> list[Ev
     if run is not None:
         query = query.where(Event.run == run)
     return [EventRecord.model_validate(row) for row in session.scalars(query)]
+
+
+def events_about(session: Session, run: str, topic: str, last: int | None) -> list[EventRecord]:
+    query = select(Event).where(Event.run == run, Event.topic == topic)
+    rows = session.scalars(query.order_by(Event.at.desc(), Event.id.desc()).limit(last)).all()
+    return [EventRecord.model_validate(row) for row in reversed(rows)]

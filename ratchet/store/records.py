@@ -21,6 +21,7 @@ class RunRecord(_Record):
     """sha256 of the spec's JSON form, as hex."""
     seed: int
     max_num_steps: int
+    """As it is now: a run can be extended."""
     code: dict[str, JsonValue]
     """What ran it: versions by package, and `revision` where it came from a git checkout."""
     created_at: float
@@ -53,6 +54,8 @@ class IncarnationRecord(_Record):
     """Path of the checkpoint it grew from; None: the base model."""
     model_digest: str | None
     num_parameters: int | None
+    parent_incarnation: int | None
+    """The incarnation that made that checkpoint: of this run, or of the one it was forked from."""
 
 
 class StepRecord(_Record):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from ratchet.spec import deadlines
+from ratchet.spec import deadlines, names
 from ratchet.spec.control import RecordRequest, RegisterRun
 from ratchet.spec.state import RunPhase
 from ratchet.store import reads, writes
@@ -50,7 +50,8 @@ class Store:
 
     def register_run(self, request: RegisterRun, *, at: float, code: Mapping[str, str]) -> None:
         """Write a run's row and open its incarnation; again: no effect. A newer incarnation reopens an ended
-        run. `at`: epoch seconds; `code`: versions of what runs it, kept as they were the first time.
+        run, and may come with another grpo.max_num_steps. `at`: epoch seconds; `code`: versions of what runs
+        it, kept as they were the first time.
 
         Raises Conflict for another spec, another workflow, or an incarnation older than the newest.
         """
@@ -93,20 +94,48 @@ class Store:
             return reads.steps(session, run, since)
 
     def steps_on_path(self, run: str, *, since: int = 0) -> list[StepRecord]:
-        """Steps after `since` that led to the head, in order: of each step the newest row that lies not
-        beyond the point where a later incarnation grew from."""
+        """Steps after `since` that led to the head, in order."""
         with self._session(self._engine) as session:
             return reads.steps_on_path(session, run, since)
+
+    def first_trained(self, run: str, *, since: int = 0) -> dict[int, int]:
+        """Of every step after `since`, the first incarnation that trained it."""
+        with self._session(self._engine) as session:
+            return reads.first_trained(session, run, since)
 
     def checkpoints(self, run: str) -> list[CheckpointRecord]:
         """By (incarnation, step): the last one is the newest."""
         with self._session(self._engine) as session:
             return reads.checkpoints(session, run)
 
+    def checkpoints_on_path(self, run: str) -> list[CheckpointRecord]:
+        """Those that led to the head, by step. Retention may have deleted their files."""
+        with self._session(self._engine) as session:
+            return reads.checkpoints_on_path(session, run)
+
+    def path(self, run: str) -> dict[int, int | None]:
+        """The way back from the head: incarnation -> its last step on it (None: all), newest first."""
+        with self._session(self._engine) as session:
+            return reads.path(session, run)
+
     def evaluations(self, run: str) -> list[EvaluationRecord]:
         """By (incarnation, step)."""
         with self._session(self._engine) as session:
             return reads.evaluations(session, run)
+
+    def evaluations_on_path(self, run: str) -> list[EvaluationRecord]:
+        """Those of weights that led to the head, by step."""
+        with self._session(self._engine) as session:
+            return reads.evaluations_on_path(session, run)
+
+    def incidents(self, run: str, *, last: int | None = None) -> list[EventRecord]:
+        """What was lost and what was done about it, oldest first; only the `last` so many, if given."""
+        return self.events_about(run, names.TOPIC_INCIDENT, last=last)
+
+    def events_about(self, run: str, topic: str, *, last: int | None = None) -> list[EventRecord]:
+        """Events of one topic, oldest first; only the `last` so many, if given."""
+        with self._session(self._engine) as session:
+            return reads.events_about(session, run, topic, last)
 
     def events(self, run: str | None = None, *, since: int = 0, limit: int = 1000) -> list[EventRecord]:
         """Events with an id above `since`, in order; of all runs, if none is named."""

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
+from ratchet.spec import names
 from ratchet.spec.control import (
     CheckpointEntry,
     EvaluationEntry,
@@ -45,10 +46,11 @@ def register_run(session: Session, request: RegisterRun, at: float, code: Mappin
         session.add(run)
         _add_incarnation(session, run.id, request.incarnation, at)
         return
-    if RunSpec.model_validate(run.spec) != request.spec:
+    if not _same_but_longer(RunSpec.model_validate(run.spec), request.spec):
         raise Conflict(f"run {run.id} is registered with another spec: launch it under another id")
     if request.incarnation > run.incarnation:
         run.workflow_run_id = request.workflow_run_id
+        run.max_num_steps = request.spec.grpo.max_num_steps
     elif request.incarnation == run.incarnation and request.workflow_run_id != run.workflow_run_id:
         raise Conflict(
             f"incarnation {run.incarnation} of run {run.id} belongs to workflow execution "
@@ -81,6 +83,8 @@ def record(session: Session, request: RecordRequest) -> None:
                 _write_once(session, evaluation_row(request, entry))
             case EventEntry():
                 _write_once(session, event_row(request, entry))
+                if entry.topic == names.TOPIC_EXTENDED:
+                    _move_end(session, run, request, entry)
     run.updated_at = max(run.updated_at, request.at)
 
 
@@ -134,6 +138,7 @@ def _add_incarnation(session: Session, run: str, number: int, at: float) -> Inca
         from_checkpoint=None,
         model_digest=None,
         num_parameters=None,
+        parent_incarnation=None,
     )
     session.flush()  # its run first: without relationships the ORM does not know the order
     session.add(row)
@@ -153,6 +158,7 @@ def _fill_restore(row: Incarnation, request: RecordRequest, entry: IncarnationEn
         from_checkpoint=receipt.checkpoint,
         model_digest=receipt.model_digest,
         num_parameters=receipt.num_parameters,
+        parent_incarnation=receipt.parent.incarnation if receipt.parent else None,
     )
     if row.restored_at is not None:
         _require_same(row, told, f"restore of run {row.run}, incarnation {row.number}")
@@ -174,6 +180,22 @@ def _move_step(run: Run, request: RecordRequest, step: int) -> None:
     if request.incarnation == run.incarnation and not _before(request.at, run.step_at):
         run.step = step
         run.step_at = request.at
+
+
+def _move_end(session: Session, run: Run, request: RecordRequest, entry: EventEntry) -> None:
+    """The last step is what the newest extension says."""
+    session.flush()
+    extensions = select(Event).where(Event.run == run.id, Event.topic == names.TOPIC_EXTENDED)
+    later = session.scalar(extensions.where(Event.at > request.at).limit(1))
+    if request.incarnation == run.incarnation and later is None:
+        run.max_num_steps = int(str(entry.data["max_num_steps"]))
+
+
+def _same_but_longer(known: RunSpec, told: RunSpec) -> bool:
+    """Whether two specs differ at most in how many steps are trained: a run may be extended."""
+    return told == known.model_copy(
+        update={"grpo": known.grpo.model_copy(update={"max_num_steps": told.grpo.max_num_steps})}
+    )
 
 
 def _before(at: float, latest: float | None) -> bool:

@@ -9,11 +9,14 @@ import pytest
 import pytest_asyncio
 
 from api.app import create_app
+from ratchet.artifacts.beginnings import keep_beginning
+from ratchet.artifacts.store import LocalArtifactStore
 from ratchet.spec.faults import Fault, FaultKind
 from ratchet.spec.home import Home
+from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.stack import StackState
-from ratchet.spec.state import RunPhase
-from ratchet.spec.views import Problem, RunList, RunView, StepList
+from ratchet.spec.state import RunInput, RunPhase, RunState
+from ratchet.spec.views import IncidentList, Problem, RunList, RunView, StepList
 
 CLOSED_PORT = "127.0.0.1:1"
 
@@ -137,15 +140,92 @@ async def test_an_unknown_run_is_a_404_with_the_nearest_id(api: httpx.AsyncClien
     assert "ratchet run ls" in problem_of(await api.get("/v1/runs/zebra")).detail
 
 
-@pytest.mark.parametrize("action", ["pause", "resume", "stop"])
-async def test_a_run_that_has_ended_cannot_be_steered(
-    api: httpx.AsyncClient, on_record: Any, action: str
+SET = {"values": {"policy.optimizer.lr": 1e-6}}
+
+
+@pytest.mark.parametrize(
+    ("action", "body"), [("pause", None), ("stop", None), ("checkpoint", None), ("hyperparameters", SET)]
+)
+async def test_a_run_that_has_ended_cannot_be_steered_but_resumed(
+    api: httpx.AsyncClient, on_record: Any, action: str, body: object
 ) -> None:
     fault = Fault(kind=FaultKind.STORAGE, message="the disk is full")
     on_record.run("over", RunPhase.FAILED, steps=1, fault=fault)
-    problem = problem_of(await api.post(f"/v1/runs/over/{action}"))
+    problem = problem_of(await api.post(f"/v1/runs/over/{action}", json=body))
     assert problem.status == 409
     assert "has ended" in problem.detail
+    assert "ratchet run resume over" in problem.detail
+
+
+@pytest.mark.parametrize("phase", [RunPhase.RUNNING, RunPhase.FAILED])
+@pytest.mark.parametrize(
+    ("action", "body"), [("resume", None), ("extend", {"max_num_steps": 9}), ("rebuild/store", None)]
+)
+async def test_going_on_while_temporal_is_away_says_to_come_back(
+    api: httpx.AsyncClient, on_record: Any, phase: RunPhase, action: str, body: object
+) -> None:
+    on_record.run("on", phase, steps=1)
+    assert problem_of(await api.post(f"/v1/runs/on/{action}", json=body)).status == 503
+    assert on_record.store.get_run("on").phase is phase
+
+
+@pytest.mark.parametrize(
+    ("values", "wrong"),
+    [
+        ({"policy.optimizer.lr": -1.0, "policy.model": 3.0}, ["policy.optimizer.lr", "policy.model"]),
+        ({"loss.ratio_clip_mim": 0.1}, ["loss.ratio_clip_mim"]),
+    ],
+)
+async def test_hyperparameters_are_checked_key_by_key(
+    api: httpx.AsyncClient, on_record: Any, values: dict[str, float], wrong: list[str]
+) -> None:
+    on_record.run("on", RunPhase.RUNNING, steps=1)
+    problem = problem_of(await api.post("/v1/runs/on/hyperparameters", json={"values": values}))
+    assert problem.status == 422
+    assert [item.key for item in problem.errors] == wrong
+    assert [item.pointer for item in problem.errors] == [f"#/values/{key}" for key in wrong]
+
+
+async def test_what_a_recovery_is_from_stands_beside_its_phase(
+    api: httpx.AsyncClient, on_record: Any
+) -> None:
+    fault = Fault(kind=FaultKind.ACTOR_LOST, message="the trainer's process is gone", role="trainer")
+    on_record.run("back", RunPhase.RECOVERING, steps=2, fault=fault)
+    view = RunView.model_validate_json((await api.get("/v1/runs/back")).content)
+    assert (view.phase, view.fault) == (RunPhase.RECOVERING, fault)
+    (listed,) = RunList.model_validate_json((await api.get("/v1/runs")).content).runs
+    assert (listed.phase, listed.fault) == (RunPhase.RECOVERING, fault)
+
+
+async def test_the_newest_incidents_are_shown_and_all_are_listed(
+    api: httpx.AsyncClient, on_record: Any
+) -> None:
+    on_record.run("r", RunPhase.RUNNING, steps=2)
+    for number in range(7):
+        on_record.incident("r", number)
+    view = RunView.model_validate_json((await api.get("/v1/runs/r")).content)
+    assert [seen.key for seen in view.incidents] == [f"incident/{n}" for n in range(2, 7)]
+    everything = IncidentList.model_validate_json((await api.get("/v1/runs/r/incidents")).content)
+    assert [seen.key for seen in everything.incidents] == [f"incident/{n}" for n in range(7)]
+    last = everything.incidents[-1]
+    assert (last.lost, last.cause, last.done, last.seconds) == (
+        "generator",
+        "its process is gone",
+        "replaced while the run went on",
+        6.5,
+    )
+
+
+async def test_a_step_that_was_trained_again_says_so(api: httpx.AsyncClient, on_record: Any) -> None:
+    on_record.run("r", RunPhase.RUNNING, steps=3)
+    on_record.restored("r", from_step=2, steps=2)
+    answer = StepList.model_validate_json((await api.get("/v1/runs/r/steps")).content)
+    assert [(s.incarnation, s.step, s.retrained) for s in answer.steps] == [
+        (1, 1, False),
+        (1, 2, False),
+        (2, 3, True),
+        (2, 4, False),
+    ]
 
 
 @pytest.mark.parametrize("action", ["pause", "resume", "stop"])
@@ -197,11 +277,12 @@ async def test_a_launch_request_that_is_none(api: httpx.AsyncClient, body: objec
 
 
 async def test_launching_while_temporal_is_away_leaves_nothing_behind(
-    api: httpx.AsyncClient, on_record: Any
+    api: httpx.AsyncClient, on_record: Any, home: Home
 ) -> None:
     response = await api.post("/v1/runs", json={"spec": SPEC, "run_id": "early"})
     assert problem_of(response).status == 503
     assert on_record.store.list_runs() == []
+    assert not home.run_folder("early").exists()
 
 
 async def test_an_id_is_used_once(api: httpx.AsyncClient, on_record: Any) -> None:
@@ -209,6 +290,21 @@ async def test_an_id_is_used_once(api: httpx.AsyncClient, on_record: Any) -> Non
     problem = problem_of(await api.post("/v1/runs", json={"spec": SPEC, "run_id": "taken"}))
     assert problem.status == 409
     assert "taken exists already" in problem.detail
+
+
+async def test_an_id_is_not_used_over_the_artifacts_of_another_run(
+    api: httpx.AsyncClient, home: Home
+) -> None:
+    async def refused() -> str:
+        problem = problem_of(await api.post("/v1/runs", json={"spec": SPEC, "run_id": "lost"}))
+        assert problem.status == 409
+        return problem.detail
+
+    (home.run_folder("lost") / "journal" / "1").mkdir(parents=True)
+    assert (await refused()).endswith("choose another id")
+    first = RunInput(spec=RunSpec.model_validate(SPEC), state=RunState(run="lost"))
+    keep_beginning(LocalArtifactStore(home.artifacts), first)
+    assert (await refused()).endswith("by `ratchet run resume lost`")
 
 
 async def test_only_this_host_is_served(api: httpx.AsyncClient) -> None:
@@ -229,8 +325,16 @@ async def test_the_documentation_describes_every_answer(api: httpx.AsyncClient) 
         "/v1/runs",
         "/v1/runs/{run}",
         "/v1/runs/{run}/steps",
+        "/v1/runs/{run}/incidents",
         "/v1/runs/{run}/pause",
         "/v1/runs/{run}/resume",
         "/v1/runs/{run}/stop",
+        "/v1/runs/{run}/checkpoint",
+        "/v1/runs/{run}/extend",
+        "/v1/runs/{run}/hyperparameters",
+        "/v1/runs/{run}/fork",
+        "/v1/runs/{run}/rebuild/store",
+        "/v1/runs/{run}/rebuild/data-plane",
+        "/v1/runs/{run}/rebuild/buffer",
     }
     assert "409" in paths["/v1/runs/{run}/stop"]["post"]["responses"]

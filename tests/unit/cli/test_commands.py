@@ -101,6 +101,17 @@ def test_an_empty_list_says_how_to_begin(ratchet: Ratchet, api_server: Any) -> N
         (("launch", RECIPE, "--id", "done"), 2, "a run done exists already"),
         (("launch", RECIPE, "--set", "policy.model=tinny"), 2, "did you mean tiny?"),
         (("ls", "--phase", "asleep"), 2, "phase"),
+        (("resume", "done"), 2, "ratchet run extend done --steps 8"),
+        (("resume", "dome"), 2, "there is no run dome: did you mean done?"),
+        (("resume", "broken"), 3, "Temporal cannot be reached"),
+        (("checkpoint", "going"), 3, "Temporal cannot be reached"),
+        (("checkpoint", "broken"), 2, "ratchet run resume broken"),
+        (("extend", "done", "--steps", "4"), 2, "more than the 4 steps that run done has done"),
+        (("extend", "done", "--steps", "5"), 3, "Temporal cannot be reached"),
+        (("set", "going", "policy.optimizer.lr=fast"), 2, "allowed: a number"),
+        (("set", "going", "policy.optimizer.lr=-1"), 2, "policy.optimizer.lr: -1"),
+        (("set", "going", "policy.optimizer.lr=1e-6"), 3, "Temporal cannot be reached"),
+        (("fork", "done", "--at", "4"), 2, "has no checkpoint to fork from"),
     ],
 )
 def test_refusals(ratchet: Ratchet, runs: Any, words: tuple[str, ...], code: int, said: str) -> None:
@@ -109,6 +120,19 @@ def test_refusals(ratchet: Ratchet, runs: Any, words: tuple[str, ...], code: int
     assert said in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
+
+
+def test_the_journal_is_asked_what_a_data_plane_would_be_refilled_with(ratchet: Ratchet, runs: Any) -> None:
+    result = ratchet("rebuild", "data-plane", "going")
+    assert result.exit_code == 1  # the two steps on record are in no journal here
+    assert result.stdout.splitlines() == [
+        "data-plane of going: incomplete (8 drawn, 0 in the journal, 0 dropped)",
+        "  prompts 0 to 7 were drawn since the base model",
+        "  not finished, so that they are generated: prompts 0, 1, 2, 3, 4, 5, 6, 7",
+        "  the run refills by itself, from the journal, before it generates anything",
+    ]
+    report = json.loads(ratchet("rebuild", "buffer", "going", "--json").stdout)
+    assert (report["what"], report["complete"]) == ("buffer", False)
 
 
 def test_without_a_stack_every_verb_says_how_to_start_one(ratchet: Ratchet, home: Home) -> None:

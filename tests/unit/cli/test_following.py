@@ -56,6 +56,16 @@ def test_steps_that_a_restore_took_back_disappear(api: Api, api_server: Any, on_
     assert [(s.incarnation, s.step) for s in next(sights).steps] == [(1, 1), (2, 2)]
 
 
+def test_steps_are_read_anew_once_a_restore_is_on_record(api: Api, api_server: Any, on_record: Any) -> None:
+    on_record.run("r", RunPhase.RUNNING, steps=3)
+    sights = follow(api, "r", poll=0.02)
+    assert len(next(sights).steps) == 3
+    on_record.recovering("r", at_step=3)  # it is not said yet where the run goes back to
+    assert [(s.incarnation, s.step) for s in next(sights).steps] == [(1, 1), (1, 2), (1, 3)]
+    on_record.restored("r", from_step=1, steps=3)  # faster than anybody looked
+    assert [(s.incarnation, s.step) for s in next(sights).steps] == [(1, 1), (2, 2), (2, 3), (2, 4)]
+
+
 def test_following_ends_with_the_run(api: Api, api_server: Any, on_record: Any) -> None:
     on_record.run("r", RunPhase.COMPLETED, steps=4)
     (last,) = follow(api, "r", poll=0.02)

@@ -13,7 +13,7 @@ from ratchet.cli.live import live_view
 from ratchet.cli.words import duration, size, sparkline
 from ratchet.spec.faults import Fault, FaultKind
 from ratchet.spec.state import RunPhase
-from ratchet.spec.views import CheckpointView, EvaluationView, RunLinks, RunView, StepView
+from ratchet.spec.views import CheckpointView, EvaluationView, IncidentView, RunLinks, RunView, StepView
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -195,6 +195,73 @@ def test_everything_that_is_open_has_a_line_of_its_own() -> None:
         "now            step 10: write the checkpoint\n"
         "               step 11: roll out prompts 120 to 131 (7 of 12 groups)\n"
     ) in text
+
+
+LOST = Fault(kind=FaultKind.ACTOR_LOST, message="the trainer's process is gone", role="trainer")
+INCIDENT = IncidentView(
+    key="recovery/2",
+    incarnation=2,
+    at=BEGAN,
+    lost="trainer",
+    cause="its process is gone",
+    done="back to step 10 (1-10) as incarnation 2; the run goes on",
+    seconds=21.4,
+)
+CLOCK = f"{BEGAN.astimezone():%H:%M:%S}"
+
+
+def test_a_recovery_says_what_it_is_from_and_what_is_done() -> None:
+    recovering = {"phase": RunPhase.RECOVERING, "fault": LOST, "doing": ["look for the newest checkpoint"]}
+    text = drawn(live_view(Sight(VIEW.model_copy(update=recovering), STEPS)))
+    assert text.startswith("smollm2-arithmetic-3fa2c1  recovering\n")
+    assert (
+        "now            ActorLost: the trainer's process is gone\n"
+        "               look for the newest checkpoint\n"
+    ) in text
+    assert "left" not in text  # of the time: nobody knows while it goes back
+
+
+def test_the_newest_incidents_have_a_line_each() -> None:
+    open_one = INCIDENT.model_copy(update={"key": "stalled", "lost": "generator", "seconds": None})
+    view = VIEW.model_copy(update={"incidents": [INCIDENT, open_one], "incarnation": 2})
+    text = drawn(live_view(Sight(view, STEPS)))
+    assert f"incidents      {CLOCK}  trainer  its process is gone → back to step 10 (1-10)" in text
+    assert "21 s" in text
+    assert f"               {CLOCK}  generator  its process is gone" in text
+
+
+def test_a_stalled_run_names_who_is_silent() -> None:
+    silent = INCIDENT.model_copy(
+        update={
+            "lost": "trainer",
+            "cause": "train_step of step 13 has not moved for 16m 00s",
+            "seconds": None,
+        }
+    )
+    view = VIEW.model_copy(update={"phase": RunPhase.STALLED, "incidents": [INCIDENT, silent]})
+    assert (
+        "now            trainer is silent: train_step of step 13 has not moved for 16m 00s\n"
+        "               rollout of step 13: 7 of 12 groups\n"
+    ) in drawn(live_view(Sight(view, STEPS)))
+
+
+def test_plain_lines_tell_a_recovery_as_it_happens_and_no_step_twice_as_new() -> None:
+    ticker = Ticker()
+    ticker.lines(Sight(VIEW, STEPS[:3]))
+    recovering = VIEW.model_copy(update={"phase": RunPhase.RECOVERING, "fault": LOST, "incarnation": 2})
+    assert ticker.lines(Sight(recovering, STEPS[:2])) == [
+        "smollm2-arithmetic-3fa2c1 is recovering: ActorLost: the trainer's process is gone"
+    ]
+    again = STEPS[2].model_copy(update={"incarnation": 2, "retrained": True, "replayed_groups": 12})
+    back = VIEW.model_copy(update={"incidents": [INCIDENT], "incarnation": 2})
+    running, incident, step = ticker.lines(Sight(back, [*STEPS[:2], again]))
+    assert running == "smollm2-arithmetic-3fa2c1 is running"
+    assert incident == (
+        f"incident {CLOCK}  trainer  its process is gone → back to step 10 (1-10) as incarnation 2; "
+        "the run goes on, 21 s"
+    )
+    assert step.startswith("step 3/30 again, 12 of 12 groups from the journal  reward 0.360")
+    assert ticker.lines(Sight(back, [*STEPS[:2], again])) == []
 
 
 def test_sparklines_fit_and_keep_their_ends() -> None:

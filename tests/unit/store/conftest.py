@@ -3,7 +3,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
+from ratchet.spec import names
 from ratchet.spec.control import (
     AnyEntry,
     CheckpointEntry,
@@ -59,12 +61,15 @@ class Told:
     def state(self, phase: str, step: int = 0, fault: Fault | None = None) -> StateEntry:
         return StateEntry(phase=RunPhase(phase), step=step, fault=fault)
 
-    def restore(self, step: int, incarnation: int = 1, checkpoint: str | None = None) -> IncarnationEntry:
+    def restore(
+        self, step: int, incarnation: int = 1, checkpoint: str | None = None, parent: int | None = None
+    ) -> IncarnationEntry:
         return IncarnationEntry(
             receipt=RestoreReceipt(
                 op="restore",
                 version=WeightVersion(incarnation=incarnation, step=step, digest=f"d{step}"),
                 checkpoint=checkpoint,
+                parent=parent and WeightVersion(incarnation=parent, step=step, digest=f"d{step}"),
                 num_parameters=600_000,
                 model_digest="base",
             )
@@ -148,6 +153,10 @@ class Told:
                 length_mean=3.0,
             ),
         )
+
+    def extended(self, key: str, max_num_steps: int) -> EventEntry:
+        data: dict[str, JsonValue] = {"max_num_steps": max_num_steps}
+        return EventEntry(key=key, topic=names.TOPIC_EXTENDED, message="extended", data=data)
 
     def event(self, key: str, message: str = "paused by ada") -> EventEntry:
         return EventEntry(key=key, topic="update", message=message, data={"by": ["ada", 1]})

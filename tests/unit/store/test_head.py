@@ -2,6 +2,7 @@
 
 import pytest
 
+from ratchet.spec import names
 from ratchet.spec.faults import Conflict, Fault, FaultKind
 from ratchet.spec.state import RunPhase
 
@@ -97,6 +98,36 @@ def test_registering_again_writes_once(store, told, run):
     head_before = store.get_run(run)
     store.register_run(told.register(), at=100.0, code={})  # a late attempt
     assert store.get_run(run) == head_before
+
+
+def test_the_last_step_follows_the_newest_extension(store, told, run):
+    first = told.record(told.extended("update/1", 60), at=100.0)
+    second = told.record(told.extended("update/2", 80), at=101.0)
+    for request in (second, first, second):
+        store.record(request)
+    assert store.get_run(run).max_num_steps == 80
+    assert store.get_run(run).spec["grpo"]["max_num_steps"] == 40
+
+
+def test_an_ended_run_is_reopened_with_more_steps_and_nothing_else(store, told, run):
+    store.record(told.record(told.restore(0), told.state("completed", 40)))
+    spec = told.spec
+    longer = spec.model_copy(update={"grpo": spec.grpo.model_copy(update={"max_num_steps": 60})})
+    again = told.register(incarnation=2, execution="wf-2").model_copy(update={"spec": longer})
+    store.register_run(again, at=5000.0, code={})
+    record = store.get_run(run)
+    assert (record.phase, record.max_num_steps) == (RunPhase.STARTING, 60)
+    wider = longer.model_copy(update={"seed": 8})
+    with pytest.raises(Conflict, match="another spec"):
+        store.register_run(again.model_copy(update={"spec": wider, "incarnation": 3}), at=0.0, code={})
+
+
+def test_incidents_are_told_oldest_first(store, told, run):
+    for number in (3, 1, 2):
+        entry = told.event(f"incident/{number}").model_copy(update={"topic": names.TOPIC_INCIDENT})
+        store.record(told.record(entry, told.event(f"other/{number}"), at=100.0 + number))
+    assert [event.key for event in store.incidents(run)] == ["incident/1", "incident/2", "incident/3"]
+    assert [event.key for event in store.incidents(run, last=2)] == ["incident/2", "incident/3"]
 
 
 def test_a_run_id_belongs_to_one_spec_and_one_workflow(store, told, run):

@@ -33,7 +33,73 @@ def oracle(chosen: Lives) -> list[tuple[int, int]]:
     return sorted(path.items())
 
 
+# An incarnation is (whose checkpoint it grew from, and at which step; steps it trained after that).
+Families = list[tuple[int, int, int]]
+
+
+@st.composite
+def families(draw) -> Families:
+    """Incarnations, each grown from a step that any older one held, on the path then or not."""
+    chosen: Families = [(0, 0, draw(st.integers(0, 6)))]
+    for _ in range(draw(st.integers(0, 5))):
+        parent = draw(st.integers(1, len(chosen)))
+        _, grew_at, trained = chosen[parent - 1]
+        chosen.append((parent, draw(st.integers(grew_at, grew_at + trained)), draw(st.integers(0, 4))))
+    return chosen
+
+
+def ancestry(chosen: Families) -> list[tuple[int, int]]:
+    """Every incarnation by itself holds its parent's path up to where it grew, and what it trained."""
+    paths: list[list[tuple[int, int]]] = [[]]
+    for number, (parent, grew_at, trained) in enumerate(chosen, start=1):
+        inherited = [(step, owner) for step, owner in paths[parent] if step <= grew_at]
+        paths.append([*inherited, *((grew_at + n, number) for n in range(1, trained + 1))])
+    return paths[-1]
+
+
 _names = itertools.count()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=families())
+def test_the_path_goes_back_to_whom_each_checkpoint_was_of(store, told, chosen):
+    run = f"f{next(_names)}"
+    store.register_run(told.register(run), at=0.0, code={})
+    for number, (parent, grew_at, trained) in enumerate(chosen, start=1):
+        steps = [told.step(grew_at + n, number) for n in range(1, trained + 1)]
+        restore = told.restore(grew_at, number, parent=parent or None)
+        store.record(told.record(restore, *steps, run=run, incarnation=number))
+    assert [(row.step, row.incarnation) for row in store.steps_on_path(run)] == ancestry(chosen)
+
+
+def test_steps_of_an_incarnation_that_grew_from_an_older_ones_checkpoint(store, told, run):
+    store.record(told.record(told.restore(0), *[told.step(n) for n in range(1, 7)]))
+    store.record(told.record(told.restore(4, 2, parent=1), told.step(5, 2), incarnation=2))
+    assert [(s.step, s.incarnation) for s in store.steps_on_path(run)] == [
+        (1, 1), (2, 1), (3, 1), (4, 1), (5, 2),
+    ]  # fmt: skip
+    # The checkpoint of step 5 was damaged, and the one of step 6 can be read again.
+    store.record(told.record(told.restore(6, 3, parent=1), told.step(7, 3), incarnation=3))
+    assert [(s.step, s.incarnation) for s in store.steps_on_path(run)] == [
+        (1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (7, 3),
+    ]  # fmt: skip
+
+
+def test_checkpoints_and_evaluations_on_the_path(store, told, run):
+    entries = [told.step(n) for n in range(1, 7)]
+    saved = [told.checkpoint(n) for n in (2, 4, 6)]
+    asked = [told.evaluation(n) for n in (0, 4, 6)]
+    store.record(told.record(told.restore(0), *entries, *saved, *asked))
+    store.record(told.record(told.restore(4, 2, parent=1), told.evaluation(4, 0.9), incarnation=2))
+    assert [(row.incarnation, row.step) for row in store.checkpoints_on_path(run)] == [(1, 2), (1, 4)]
+    assert [(row.incarnation, row.step) for row in store.evaluations_on_path(run)] == [(1, 0), (2, 4)]
+    assert store.path(run) == {2: None, 1: 4}
+
+
+def test_a_fork_has_no_path_of_its_own_before_it_began(store, told, run):
+    store.record(told.record(told.restore(8, 1, parent=3), told.step(9), told.step(10)))
+    store.record(told.record(told.restore(8, 2, parent=3), told.step(9, 2), incarnation=2))
+    assert [(s.step, s.incarnation) for s in store.steps_on_path(run)] == [(9, 2)]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

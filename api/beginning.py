@@ -1,0 +1,63 @@
+"""Starting a workflow: what it began with is kept with its artifacts, and it counts once it is on record."""
+
+import asyncio
+
+from starlette.concurrency import run_in_threadpool
+
+from api.services import Services
+from ratchet.artifacts.beginnings import forget_beginning, keep_beginning
+from ratchet.spec import deadlines, names
+from ratchet.spec.faults import RatchetError, Unavailable, as_error
+from ratchet.spec.state import RunInput
+from ratchet.store import RunRecord
+
+LOOK_EVERY = 0.05
+FAILURE_EVERY = 10
+"""The workflow is asked whether it failed at every so many looks at the store."""
+
+
+async def begin(services: Services, first: RunInput) -> RunRecord:
+    """Start a new run; its row, once it is there. Raises Conflict, Unavailable, or what made its workflow
+    fail before that; then nothing of it is left."""
+    run = first.state.run
+    execution = await services.workflows.start(first)
+    await run_in_threadpool(keep_beginning, services.artifacts, first)
+    try:
+        return await on_record(services, run, execution)
+    except RatchetError:
+        await run_in_threadpool(forget_beginning, services.artifacts, run)
+        raise
+
+
+async def on_record(services: Services, run: str, execution: str) -> RunRecord:
+    """The run's row, once it belongs to this execution. Raises what made the workflow fail before that, and
+    Unavailable after giving it up."""
+    try:
+        async with asyncio.timeout(deadlines.LAUNCH):
+            return await _look_for(services, run, execution)
+    except TimeoutError:
+        reason = await _why_not(services, run)
+        await services.workflows.terminate(run, execution, reason)
+        raise Unavailable(f"run {run} was given up: {reason}") from None
+
+
+async def _look_for(services: Services, run: str, execution: str) -> RunRecord:
+    looks = 0
+    while True:
+        record = await run_in_threadpool(services.store.get_run, run)
+        if record is not None and record.workflow_run_id == execution:
+            return record
+        looks += 1
+        if looks % FAILURE_EVERY == 0:
+            fault = await services.workflows.failure(run)
+            if fault is not None:
+                raise as_error(fault)
+        await asyncio.sleep(LOOK_EVERY)
+
+
+async def _why_not(services: Services, run: str) -> str:
+    """Why a run is not on record after all that time, and where to look."""
+    for activity in await services.workflows.open_activities(run):
+        if activity.kind == names.REGISTER_RUN and activity.failure:
+            return f"it cannot be put on record ({activity.failure}): see `ratchet logs control-worker`"
+    return f"no control worker took it up for {deadlines.LAUNCH:g} s: see `ratchet status`"
