@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if 
 
 .PHONY: help
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-6s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
 
 .PHONY: setup
 setup: $(INSTALLED)  ## make .venv and install everything at the locked versions
@@ -45,6 +45,12 @@ demo: setup  ## train SmolLM2 on arithmetic, as a durable workflow; Ctrl-C only 
 	result=0; $(BIN)/ratchet run launch recipes/smollm2-arithmetic.yaml --wait || result=$$?; \
 	echo "The stack stays up, so that the links work. Take it down with: make down"; \
 	exit $$result
+
+.PHONY: demo-kill
+demo-kill: setup  ## the demo, with its Ray head killed in the middle: watch it come back
+	@$(BIN)/ratchet status >/dev/null 2>&1 || $(BIN)/ratchet up --detach
+	@$(BIN)/python -m benchmarks.demo_kill
+	@echo "The stack stays up, so that the links work. Take it down with: make down"
 
 .PHONY: down
 down:  ## stop the stack; runs and checkpoints stay

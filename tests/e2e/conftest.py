@@ -129,9 +129,9 @@ class Stack:
 
     def pid(self, victim: str, run: str) -> int:
         """The process that plays a part right now."""
-        if victim == "control-worker":
-            parts = {part["name"]: part for part in self.json("status")["parts"]}
-            return parts["control-worker"]["pid"]
+        parts = {part["name"]: part for part in self.json("status")["parts"]}
+        if victim in parts:
+            return parts[victim]["pid"]
         session = self.home.session_folder(run, 1)
         if (actor := session / "actors" / f"{victim}.json").exists():
             return json.loads(actor.read_text())["pid"]
