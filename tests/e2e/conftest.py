@@ -58,8 +58,9 @@ class Failpoints:
     def arm(self, name: str, action: str) -> None:
         (self._folder / name).write_text(action)
 
-    def wait_hit(self, name: str, deadline: float = 120.0) -> None:
-        until(f"failpoint {name}", (self._folder / f"{name}.hit").exists, deadline)
+    def wait_hit(self, name: str, deadline: float = 120.0, *, hits: int = 1) -> None:
+        file = self._folder / f"{name}.hit"
+        until(f"failpoint {name}", lambda: file.exists() and len(file.read_text().split()) >= hits, deadline)
 
     def was_hit(self, name: str) -> bool:
         return (self._folder / f"{name}.hit").exists()
