@@ -110,7 +110,7 @@ class TrainerService:
         def effect() -> TrainReceipt:
             self._require(args.version)
             failpoint("train_step.begin")
-            keys = range(args.cursor_start, args.cursor_end)
+            keys = _trained(args)
             groups = self._data_plane.lease(TRAIN_PARTITION, TRAIN_TASK, self._consumer, keys)
             failpoint("train_step.leased")
             started = time.monotonic()
@@ -145,7 +145,7 @@ class TrainerService:
         receipt = self._book.once(args, effect)
         failpoint("train_step.trained")
         # After the receipt is kept: a caller who comes again acknowledges again, and trains nothing.
-        keys = range(args.cursor_start, args.cursor_end)
+        keys = _trained(args)
         self._data_plane.ack(TRAIN_PARTITION, TRAIN_TASK, self._consumer, keys)
         return receipt
 
@@ -220,6 +220,11 @@ class TrainerService:
                 f"the trainer holds weights {self._position or 'of no version'}, not {version}: restore",
                 role="trainer",
             )
+
+
+def _trained(args: TrainArgs) -> list[int]:
+    """The cursor positions of the step, without those whose prompts were given up."""
+    return [key for key in range(args.cursor_start, args.cursor_end) if key not in args.dropped]
 
 
 def _num_bytes(state: object) -> int:

@@ -1,5 +1,6 @@
 """Finishing prompt groups: draw, generate, score, journal, hand over."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,12 @@ from ratchet.spec.faults import Cancelled, DataFault
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.run_spec import RunSpec
 
+_log = logging.getLogger(__name__)
+
 Item = TypeVar("Item")
+
+DATA_TRIES = 3
+"""Times a problem is asked for, or a response is scored, before the prompt counts as one that cannot be."""
 
 EVALUATION_CHUNK = 64
 """Held-out problems a batch. Fixed: padding moves logprobs, so the cut must be the same every time."""
@@ -45,10 +51,20 @@ class GroupSummary:
 class RolloutResult:
     groups: tuple[GroupSummary, ...]
     """In the order of the keys asked for."""
+    dropped: tuple[int, ...]
+    """Keys asked for that were given up, now or before."""
     samples_generated: int
     """The worker's counter after this rollout."""
     engine_s: float
     """Seconds this rollout spent inside the generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """A prompt that cannot be worked on."""
+
+    key: int
+    fault: DataFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +114,10 @@ class RolloutWorker:
     ) -> RolloutResult:
         """Finish a group for each key, in order: from the journal if it is there, else generated.
 
-        `on_group` hears of each key once its group is durable and in the data plane. Raises Cancelled when
-        `should_stop` turns true, DataFault for a prompt that cannot be worked on, and whatever generator,
-        journal and data plane raise; groups finished before that stay finished.
+        `on_group` hears of each key once its group is durable and in the data plane. A prompt that cannot be
+        worked on is given up, with a tombstone in the journal, as long as `environment.max_dropped` allows.
+        Raises Cancelled when `should_stop` turns true, the DataFault of one prompt too many, and whatever
+        generator, journal and data plane raise; groups finished before that stay finished.
         """
         self._engine_s = 0.0
         self._journal.adopt(incarnation)
@@ -116,7 +133,8 @@ class RolloutWorker:
                 on_group(group.key)
 
         hand_over([journaled[key] for key in keys if key in journaled], replayed=True)
-        missing = [key for key in keys if key not in journaled]
+        given_up = self._index.tombstones()
+        missing = [key for key in keys if key not in journaled and key not in given_up]
         # A group's tokens do not depend on its neighbours if it has none.
         size = 1 if self._spec.generation.deterministic else max(1, len(missing))
         for batch in _chunks(missing, size):
@@ -124,13 +142,18 @@ class RolloutWorker:
                 raise Cancelled(f"rollout cancelled with {len(summaries)} of {len(keys)} groups finished")
             finished: list[PromptGroup] = []
             try:
-                finished.extend(self._generate(batch, incarnation, version, should_stop))
+                for outcome in self._generate(batch, incarnation, version, should_stop):
+                    if isinstance(outcome, PromptGroup):
+                        finished.append(outcome)
+                    else:
+                        self._give_up(outcome)
             finally:
                 # Also those before the one that failed. Durable first: what trains is in the journal.
                 self._journal.append(finished)
                 hand_over(finished, replayed=False)
-        groups = tuple(summaries[key] for key in keys)
-        return RolloutResult(groups, self._samples_generated, self._engine_s)
+        groups = tuple(summaries[key] for key in keys if key in summaries)
+        dropped = tuple(key for key in keys if key not in summaries)
+        return RolloutResult(groups, dropped, self._samples_generated, self._engine_s)
 
     def refill(self, keys: Sequence[int]) -> list[int]:
         """Put the groups of `keys` that are journaled into the data plane: those that are not, sorted."""
@@ -138,7 +161,7 @@ class RolloutWorker:
         journaled = self._index.groups(keys)
         if journaled:
             self._data_plane.put(self._partition, [journaled[key] for key in sorted(journaled)])
-        return sorted(set(keys) - journaled.keys())
+        return sorted(set(keys) - journaled.keys() - self._index.tombstones().keys())
 
     def evaluate(self, num_problems: int, should_stop: Callable[[], bool] = lambda: False) -> EvaluateResult:
         """Answer the first `num_problems` held-out problems greedily. Journals nothing, moves no cursor.
@@ -173,15 +196,35 @@ class RolloutWorker:
             length_mean=num_tokens / num_problems,
         )
 
+    def _give_up(self, prompt: _GivenUp) -> None:
+        """Drop the prompt for good, or raise its fault when the run has given up as many as it may."""
+        self._index.refresh()
+        if len(self._index.tombstones()) >= self._spec.environment.max_dropped:
+            raise prompt.fault
+        _log.warning("prompt %d is given up: %s", prompt.key, prompt.fault)
+        self._journal.drop([prompt.key], str(prompt.fault))
+
     def _generate(
         self, keys: Sequence[int], incarnation: int, version: WeightVersion, should_stop: Callable[[], bool]
-    ) -> Iterator[PromptGroup]:
+    ) -> Iterator[PromptGroup | _GivenUp]:
         """Generate all samples of `keys` in one batch, then score group by group."""
         settings = self._spec.generation
         width = self._spec.grpo.num_generations_per_prompt
-        problems = [self._environment.train_problem(key) for key in keys]
-        prompts = [self._encode(problem) for problem in problems]
-        seeds = [[sample_seed(self._spec.seed, key, sample) for sample in range(width)] for key in keys]
+        problems: list[Problem] = []
+        prompts: list[Tokens] = []
+        workable: list[int] = []
+        for key in keys:
+            try:
+                problem = _tried(lambda key=key: self._environment.train_problem(key))
+                prompts.append(self._encode(problem))
+            except DataFault as fault:
+                yield _GivenUp(key, fault)
+                continue
+            problems.append(problem)
+            workable.append(key)
+        if not workable:
+            return
+        seeds = [[sample_seed(self._spec.seed, key, sample) for sample in range(width)] for key in workable]
         started = time.monotonic()
         completions = self._generator.generate(
             [prompt for prompt in prompts for _ in range(width)],
@@ -199,8 +242,13 @@ class RolloutWorker:
         self._samples_generated += len(completions)
         of_groups = _chunks(completions, width)
         for key, problem, prompt, of_seeds, of_group in zip(
-            keys, problems, prompts, seeds, of_groups, strict=True
+            workable, problems, prompts, seeds, of_groups, strict=True
         ):
+            try:
+                samples = tuple(map(partial(self._sample, problem), of_group, of_seeds))
+            except DataFault as fault:
+                yield _GivenUp(key, fault)
+                continue
             yield PromptGroup(
                 key=key,
                 incarnation=incarnation,
@@ -208,7 +256,7 @@ class RolloutWorker:
                 prompt=prompt,
                 version_start=version,
                 version_end=version,
-                samples=tuple(map(partial(self._sample, problem), of_group, of_seeds)),
+                samples=samples,
             )
 
     def _sample(self, problem: Problem, completion: Completion, seed: int) -> Sample:
@@ -226,7 +274,7 @@ class RolloutWorker:
         )
 
     def _score(self, problem: Problem, text: str) -> Score:
-        score = self._environment.score(problem, text)
+        score = _tried(lambda: self._environment.score(problem, text))
         if not math.isfinite(score.reward):
             raise DataFault(
                 f"environment {self._spec.environment.name} scored an answer to {problem.id} with "
@@ -243,6 +291,16 @@ class RolloutWorker:
                 "raise policy.max_total_sequence_length, or choose other environment.options"
             )
         return prompt
+
+
+def _tried(work: Callable[[], Item]) -> Item:
+    """What `work` returns, begun again after a DataFault: what an environment asks may be away for once."""
+    for _ in range(DATA_TRIES - 1):
+        try:
+            return work()
+        except DataFault as fault:
+            _log.info("tried again: %s", fault)
+    return work()
 
 
 def _summary(group: PromptGroup, replayed: bool) -> GroupSummary:

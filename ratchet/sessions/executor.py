@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from ratchet.sessions.engines import DataPlaneHandle, GeneratorHandle, GroupSummary, TrainerHandle
 from ratchet.sessions.replacing import Parts
-from ratchet.spec.faults import Cancelled
+from ratchet.spec.faults import Cancelled, DataFault
 from ratchet.spec.ids import OpId
 from ratchet.spec.operations import (
     AnyArgs,
@@ -88,6 +88,7 @@ class EngineExecutor:
         # cancel in between. Otherwise the whole batch is one call, and one batch on the engine.
         size = 1 if self._spec.generation.deterministic else len(keys)
         groups: list[GroupSummary] = []
+        dropped: list[int] = []
         samples_generated = 0
         engine_s = 0.0
         for start in range(0, len(keys), size):
@@ -95,13 +96,22 @@ class EngineExecutor:
                 raise Cancelled(f"{args.op} was cancelled after {len(groups)} of {len(keys)} groups")
             part = await self._generator.rollout(args, keys[start : start + size])
             groups.extend(part.groups)
+            dropped.extend(part.dropped)
             samples_generated, engine_s = part.samples_generated, engine_s + part.engine_s
             progress(f"{len(groups)} of {len(keys)} groups")
-        return _rollout_receipt(args, groups, samples_generated, engine_s)
+        if not groups:
+            raise DataFault(
+                f"every prompt of {args.op} had to be given up: look at what the environment answers"
+            )
+        return _rollout_receipt(args, groups, dropped, samples_generated, engine_s)
 
 
 def _rollout_receipt(
-    args: RolloutArgs, groups: Sequence[GroupSummary], samples_generated: int, engine_s: float
+    args: RolloutArgs,
+    groups: Sequence[GroupSummary],
+    dropped: Sequence[int],
+    samples_generated: int,
+    engine_s: float,
 ) -> RolloutReceipt:
     rewards = [reward for group in groups for reward in group.rewards]
     count = len(rewards)
@@ -114,6 +124,7 @@ def _rollout_receipt(
         cursor_end=args.cursor_end,
         num_groups=len(groups),
         num_samples=count,
+        dropped=tuple(dropped),
         replayed_groups=sum(group.replayed for group in groups),
         num_tokens=num_tokens,
         reward_mean=mean,

@@ -48,6 +48,8 @@ class TrainArgs(_Args):
     cursor_end: int
     version: WeightVersion
     """The version the step starts from; the trainer refuses any other."""
+    dropped: tuple[int, ...] = ()
+    """Cursor positions whose prompts were given up in the rollout."""
     hyperparameters: dict[str, float] = {}
     """Dotted keys of the run spec that have another value from this step on (`set_hyperparameters`)."""
 

@@ -58,6 +58,8 @@ class RolloutReceipt(Receipt):
     num_samples: int
     replayed_groups: int
     """Groups that were already in the journal and were not generated again."""
+    dropped: tuple[int, ...] = ()
+    """Cursor positions that were given up: nothing of them is trained."""
     num_tokens: int
     """Generated tokens of the batch, replayed ones included."""
     reward_mean: float

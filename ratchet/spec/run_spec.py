@@ -123,6 +123,9 @@ class EnvironmentSpec(_Section):
     """`arithmetic`, `reasoning-gym:<task>` (any task of that package), or `module:Class`."""
     options: dict[str, JsonValue] = {}
     """Options of that environment; a wrong one is refused by name."""
+    max_dropped: NonNegative = 0
+    """Prompts that may be given up over the whole run, when they cannot be worked on (no answer can be
+    scored, no room for a response). They are counted, never trained as zero rewards; one more ends the run."""
 
 
 class EvaluationSpec(_Section):

@@ -242,3 +242,32 @@ def test_evaluation_can_be_cancelled_and_refuses_too_many_problems(start) -> Non
         bench.worker.evaluate(5, should_stop=lambda: True)
     with pytest.raises(SpecError, match=r"evaluation\.num_problems"):
         bench.worker.evaluate(bench.environment.num_heldout + 1)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_prompt_that_cannot_be_scored_is_given_up_for_good_where_the_spec_allows_it(
+    start, spec: RunSpec, deterministic: bool
+) -> None:
+    spec = spec if deterministic else co_batched(spec)
+    environment = spec.environment.model_copy(update={"max_dropped": 1})
+    spec = spec.model_copy(update={"environment": environment})
+    bench = start(spec, Unscorable(start(spec).environment, position=2))
+    result = roll(bench, range(4))
+    assert result.dropped == (2,)
+    assert [group.key for group in result.groups] == bench.journaled == bench.handed_over == [0, 1, 3]
+    (tombstone,) = bench.index.tombstones().values()
+    assert (tombstone.key, tombstone.cause) == (2, "no verdict")
+
+    healed = start(spec)  # as after a crash: what was given up stays so, else the step would be another one
+    assert roll(healed, range(4), incarnation=2).dropped == (2,)
+    assert healed.worker.refill(range(4)) == []
+
+
+def test_one_prompt_too_many_ends_the_rollout(start, spec: RunSpec) -> None:
+    environment = spec.environment.model_copy(update={"max_dropped": 1})
+    spec = spec.model_copy(update={"environment": environment})
+    first = Unscorable(start(spec).environment, position=1)
+    bench = start(spec, Unscorable(first, position=3))
+    with pytest.raises(DataFault, match="no verdict"):
+        roll(bench, range(5))
+    assert bench.journaled == [0, 2]
