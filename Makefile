@@ -76,6 +76,14 @@ bench: setup  ## what a step costs beside a plain loop, and what orchestration a
 	@$(BIN)/python -m benchmarks.step
 	@$(BIN)/python -m benchmarks.orchestration
 
+.PHONY: chaos
+chaos: setup  ## kill everything at every moment, and see that nothing is lost (more than an hour)
+	@$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+.PHONY: chaos-quick
+chaos-quick: setup  ## some of those kills: a few minutes
+	@$(BIN)/python -m benchmarks.chaos --quick $(ARGS)
+
 .PHONY: clean
 clean:  ## stop the stack, delete .venv and caches; RATCHET_HOME stays
 	@if [ -x $(BIN)/ratchet ]; then $(BIN)/ratchet down; fi

@@ -1,6 +1,7 @@
 """Session activities: attach to operations. They hold nothing; a retry, wherever it runs, joins."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -36,8 +37,9 @@ from ratchet.spec.receipts import (
     TrainReceipt,
 )
 
-RETRYABLE = RESTARTABLE | {FaultKind.DRIVER_LOST}
-"""Faults after which asking again can help: the operation starts again, or is joined."""
+RETRYABLE = RESTARTABLE - {FaultKind.STORAGE} | {FaultKind.DRIVER_LOST}
+"""Faults after which asking again at once can help: the operation starts again, or is joined. A full disk
+takes a person; the run itself asks again, later."""
 
 ReceiptT = TypeVar("ReceiptT", bound=Receipt)
 
@@ -131,7 +133,22 @@ class SessionActivities:
 
 
 def _heartbeat() -> Callable[[OpAnswer], None]:
+    """`progressed_at`: since when the operation has been this far, over all attempts (epoch seconds)."""
+    details = activity.info().heartbeat_details
+    last: dict[str, Any] = details[0] if details else {}
+    progress, progressed_at = last.get("progress"), float(last.get("progressed_at", time.time()))
+
     def beat(answer: OpAnswer) -> None:
-        activity.heartbeat({"progress": answer.progress, "submits": answer.submits, "starts": answer.starts})
+        nonlocal progress, progressed_at
+        if answer.progress != progress:
+            progress, progressed_at = answer.progress, time.time()
+        activity.heartbeat(
+            {
+                "progress": progress,
+                "progressed_at": progressed_at,
+                "submits": answer.submits,
+                "starts": answer.starts,
+            }
+        )
 
     return beat

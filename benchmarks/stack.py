@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -49,15 +49,16 @@ def require_sound(view: RunView) -> None:
 
 
 @contextmanager
-def embedded_stack(models: Path) -> Iterator[Stack]:
+def embedded_stack(models: Path, environment: Mapping[str, str] | None = None) -> Iterator[Stack]:
     """`ratchet up` in a temporary RATCHET_HOME, down and deleted at the end. `models`: a folder of prepared
-    base models to share, if there is one."""
+    base models to share, if there is one; `environment`: what its processes find there besides."""
     with _signals_as_exit():
         root = Path(tempfile.mkdtemp(prefix="ratchet-bench-"))
         if models.is_dir():
             (root / "models").symlink_to(models.resolve())
         try:
-            _supervisor(root, "up", "--detach", within=deadlines.STACK_READY + 10.0)
+            up_within = deadlines.STACK_READY + 10.0
+            _supervisor(root, "up", "--detach", within=up_within, environment=environment)
             with Api(Home(root)) as api:
                 yield Stack(Home(root), api)
         finally:
@@ -69,12 +70,13 @@ def embedded_stack(models: Path) -> Iterator[Stack]:
                 shutil.rmtree(root, ignore_errors=True)
 
 
-def _supervisor(root: Path, *words: str, within: float) -> None:
+def _supervisor(root: Path, *words: str, within: float, environment: Mapping[str, str] | None = None) -> None:
     """Run one of its commands, out of the reach of the terminal's Ctrl-C. Raises RatchetError."""
     done = subprocess.run(
         [sys.executable, "-m", "workers.supervisor", *words],
         env={name: value for name, value in os.environ.items() if name != FAILPOINTS}
-        | {HOME_VARIABLE: str(root)},
+        | {HOME_VARIABLE: str(root)}
+        | dict(environment or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -29,7 +29,7 @@ async def step_parts(home: Home, run: str) -> list[Part]:
     stack = StackState.load(home)
     client = await connect(stack.temporal_address, namespace=stack.namespace)
     times: defaultdict[str, list[float]] = defaultdict(list)
-    for history in await _executions(client, run):
+    for history in await executions(client, run):
         by_id = {event.event_id: event for event in history}
         for event in history:
             if event.HasField("activity_task_completed_event_attributes"):
@@ -45,7 +45,7 @@ async def step_parts(home: Home, run: str) -> list[Part]:
     return [Part(name, percentile(times[name], 0.5), percentile(times[name], 0.95)) for name in wanted]
 
 
-async def _executions(client: Client, run: str) -> list[list[HistoryEvent]]:
+async def executions(client: Client, run: str) -> list[list[HistoryEvent]]:
     """The histories of a run, newest first: it continues as new every so often."""
     histories: list[list[HistoryEvent]] = []
     execution: str | None = None

@@ -28,7 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 def build_control_worker(
-    client: Client, store: Store, *, max_cached_workflows: int = 1000, sandboxed: bool = False
+    client: Client,
+    store: Store,
+    home: Home,
+    *,
+    max_cached_workflows: int = 1000,
+    sandboxed: bool = False,
 ) -> Worker:
     """The worker of the control queue, for the stack and for tests.
 
@@ -39,7 +44,7 @@ def build_control_worker(
         client,
         task_queue=CONTROL_QUEUE,
         workflows=[RunWorkflow],
-        activities=ControlActivities(store).all(),
+        activities=ControlActivities(store, home).all(),
         workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=deadlines.STICKY_QUEUE),
         max_cached_workflows=max_cached_workflows,
@@ -66,7 +71,7 @@ async def run_control_worker(home: Home) -> None:
         stack.temporal_address, namespace=stack.namespace, identity=f"{CONTROL_QUEUE}@{uuid.uuid4().hex}"
     )
     await register_search_attributes(client)
-    async with build_control_worker(client, store):
+    async with build_control_worker(client, store, home):
         logger.info("control worker %d polls %s", os.getpid(), CONTROL_QUEUE)
         await stop.wait()
     heartbeat.cancel()

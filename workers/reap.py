@@ -1,4 +1,5 @@
-"""Ends the actors of a session and what they held: `python -m workers.reap --run RUN --session N`.
+"""Ends the actors of a run's sessions and what they held:
+`python -m workers.reap --run RUN (--session N | --before N)`.
 
 A short-lived Ray driver of its own, so that the supervisor never is one; whoever starts it bounds it in time.
 """
@@ -7,52 +8,98 @@ import argparse
 import os
 import re
 import sys
-from typing import cast
+import time
+from collections.abc import Callable
+from typing import Any, cast
 
-from ratchet.refit.segments import segment_prefix, sweep
+from ratchet.refit.segments import SHARED_MEMORY, segment_prefix, sweep
+from ratchet.spec import deadlines
 from ratchet.spec.home import Home
-from ratchet.spec.ids import RAY_NAMESPACE, actor_name
+from ratchet.spec.ids import RAY_NAMESPACE
 from ratchet.spec.stack import StackState
+from workers.supervisor.processes import look
 
 ROLES = ("conductor", "trainer", "generator", "data-plane")
 """First part of the names of a session's actors. Without them, the actors of run `b` could not be told from
 those of a run `a-b`."""
 
-
-def belongs(name: str, run: str, session: int) -> bool:
-    """Whether an actor of that name belongs to the session."""
-    rank = re.search(r"-(\d+)$", name)
-    return rank is not None and any(name == actor_name(role, run, session, int(rank[1])) for role in ROLES)
+_LOOK_EVERY = 0.02
 
 
-def reap(run: str, session: int, address: str) -> list[str]:
-    """Kill them: their names. They are gone from Ray's directory when this returns, and their names free."""
+def session_of(actor: str, run: str) -> int | None:
+    """The session whose actor has that name; None if the run has no actor of that name."""
+    match = re.fullmatch(rf"(?:{'|'.join(ROLES)})-{re.escape(run)}-(\d+)-\d+", actor)
+    return int(match[1]) if match else None
+
+
+def reap(run: str, wanted: Callable[[int], bool], address: str) -> list[str]:
+    """Kill the run's actors of the wanted sessions: their names. They are gone from Ray's directory when this
+    returns, their names are free, and on this host their processes have ended. Raises TimeoutError."""
     import ray
+    from ray._private import state
 
     ray.init(address=address, namespace=RAY_NAMESPACE, log_to_driver=False, configure_logging=False)
-    reaped: list[str] = []
-    actors = cast(list[dict[str, str]], ray.util.list_named_actors(all_namespaces=True))
-    for actor in actors:
-        if actor["namespace"] == RAY_NAMESPACE and belongs(actor["name"], run, session):
-            ray.kill(ray.get_actor(actor["name"], namespace=RAY_NAMESPACE), no_restart=True)
-            reaped.append(actor["name"])
+    here = ray.get_runtime_context().get_node_id()
+    living = [actor for actor in cast(dict[str, Any], state.actors()).values() if actor["State"] != "DEAD"]
+    named = cast(list[dict[str, str]], ray.util.list_named_actors(all_namespaces=True))
+    reaped = [
+        actor["name"]
+        for actor in named
+        if actor["namespace"] == RAY_NAMESPACE
+        and (session := session_of(actor["name"], run)) is not None
+        and wanted(session)
+    ]
+    for name in reaped:
+        ray.kill(ray.get_actor(name, namespace=RAY_NAMESPACE), no_restart=True)
     ray.shutdown()
+    _wait_until_ended(
+        [actor["Pid"] for actor in living if actor["Name"] in reaped and actor["Address"]["NodeID"] == here]
+    )
     return reaped
+
+
+def _wait_until_ended(pids: list[int]) -> None:
+    """One that is stopped takes Ray a second longer."""
+    deadline = time.monotonic() + deadlines.PROCESSES_GONE
+    while remaining := [pid for pid in pids if look(pid)]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the actors' processes {remaining} do not end")
+        time.sleep(_LOOK_EVERY)
+
+
+def sweep_segments(home: Home, run: str, wanted: Callable[[int], bool]) -> list[str]:
+    """Remove the shared memory of the run's wanted sessions, none of whose actors may live: a killed actor
+    cleans nothing up, and a trainer's segment is as large as its model. Returns their names."""
+    common = f"ratchet-{segment_prefix(home, '')}"
+    owners = {path.name.removeprefix(common).rpartition("-")[0] for path in SHARED_MEMORY.glob(f"{common}*")}
+    return [
+        segment
+        for owner in sorted(owners)
+        if (session := session_of(owner, run)) is not None and wanted(session)
+        for segment in sweep(segment_prefix(home, owner))
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", required=True)
-    parser.add_argument("--session", type=int, required=True)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--session", type=int)
+    which.add_argument("--before", type=int)
     options = parser.parse_args()
+
+    def wanted(session: int) -> bool:
+        return session == options.session if options.before is None else session < options.before
+
     os.environ.pop("RAY_ADDRESS", None)
-    address = StackState.load(Home()).ray_address
+    home = Home()
+    address = StackState.load(home).ray_address
     if address is None:
         sys.exit("this stack has no Ray cluster")
-    for name in reap(options.run, options.session, address):
-        # A killed actor cleans nothing up, and a trainer's segment is as large as its model.
-        segments = sweep(segment_prefix(Home(), name))
-        sys.stdout.write(f"ended {name}{f', removed {len(segments)} segments' if segments else ''}\n")
+    for name in reap(options.run, wanted, address):
+        sys.stdout.write(f"ended {name}\n")
+    for segment in sweep_segments(home, options.run, wanted):
+        sys.stdout.write(f"removed {segment}\n")
 
 
 if __name__ == "__main__":

@@ -1,37 +1,25 @@
-"""Scheduling activities: queues, timeouts and retry policies, and what is done when nobody picks one up."""
+"""Calling the run's session: its operations and its processes, and what is done when nobody picks one up."""
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
 from ratchet.spec import deadlines, names
-from ratchet.spec.control import (
-    AnyEntry,
-    CancelRequest,
-    ProbeAnswer,
-    RecordRequest,
-    RegisterRun,
-    SessionInfo,
-    SessionRequest,
-)
-from ratchet.spec.faults import ClusterLost
-from ratchet.spec.ids import CLUSTER_QUEUE, CONTROL_QUEUE, OpId, session_queue
+from ratchet.spec.control import CancelRequest, ProbeAnswer, SessionInfo, SessionRequest
+from ratchet.spec.faults import ClusterLost, Incident
+from ratchet.spec.ids import CLUSTER_QUEUE, OpId, session_queue
 from ratchet.spec.operations import AnyArgs
 from ratchet.spec.receipts import Receipt
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunState
-from workflows.failures import nobody_polls
+from workflows.failures import MAX_REVIVALS, OPERATION_RETRY, nobody_polls
 from workflows.summaries import summary
 
 ReceiptT = TypeVar("ReceiptT", bound=Receipt)
-
-MAX_REVIVALS = 5
-"""Session workers started in a row for one operation before the session counts as lost."""
 
 
 def _s(seconds: float) -> timedelta:
@@ -41,16 +29,19 @@ def _s(seconds: float) -> timedelta:
 class SessionCalls:
     """Operations on the run's session."""
 
-    def __init__(self, spec: RunSpec, state: RunState, open_changed: Callable[[], None]) -> None:
-        self._spec = spec
+    def __init__(
+        self,
+        spec: RunSpec,
+        state: RunState,
+        open_changed: Callable[[], None],
+        note: Callable[[str, Incident], None],
+    ) -> None:
+        self.spec = spec
         self._state = state
         self._open_changed = open_changed
+        self._note = note
         self.open: dict[str, AnyArgs] = {}
         """Operations in flight, by id."""
-
-    def open_args(self) -> list[AnyArgs]:
-        """What is in flight: left open at a boundary, it is joined by the next execution."""
-        return list(self.open.values())
 
     async def run(self, args: AnyArgs, expected: type[ReceiptT]) -> ReceiptT:
         """The operation's receipt. Raises ActivityError with its fault, or ClusterLost."""
@@ -81,9 +72,7 @@ class SessionCalls:
             # Over all attempts: a session that cannot be reached must end in a failure, not in retries.
             schedule_to_close_timeout=_s(deadlines.OPERATION[args.kind]),
             heartbeat_timeout=_s(deadlines.HEARTBEAT),
-            # A retry only joins, so it comes at once and its pause never grows; an operation that failed
-            # brings a pause of its own.
-            retry_policy=RetryPolicy(initial_interval=_s(deadlines.RETRY_INTERVAL), backoff_coefficient=1.0),
+            retry_policy=OPERATION_RETRY,
             cancellation_type=ActivityCancellationType.ABANDON,
             summary=summary(args),
         )
@@ -101,7 +90,7 @@ class SessionCalls:
 
     async def open_session(self) -> None:
         """A Ray cluster, and a session worker that polls. Again: no effect."""
-        request = SessionRequest(run=self._state.run, session=self._state.session, spec=self._spec)
+        request = SessionRequest(run=self._state.run, session=self._state.session, spec=self.spec)
         await workflow.execute_activity(
             names.OPEN_SESSION,
             request,
@@ -114,7 +103,7 @@ class SessionCalls:
 
     async def close_session(self) -> None:
         """End the session's processes and actors. Again: no effect."""
-        request = SessionRequest(run=self._state.run, session=self._state.session, spec=self._spec)
+        request = SessionRequest(run=self._state.run, session=self._state.session, spec=self.spec)
         await workflow.execute_activity(
             names.CLOSE_SESSION,
             request,
@@ -126,7 +115,8 @@ class SessionCalls:
 
     async def _revive(self) -> None:
         """Nobody polls the session's queue: look, and start another session worker if the head lives."""
-        request = SessionRequest(run=self._state.run, session=self._state.session, spec=self._spec)
+        detected_at = workflow.time()
+        request = SessionRequest(run=self._state.run, session=self._state.session, spec=self.spec)
         answer = await workflow.execute_activity(
             names.PROBE_SESSION,
             request,
@@ -147,30 +137,13 @@ class SessionCalls:
             schedule_to_close_timeout=_s(deadlines.OPEN_SESSION * 4),
             summary=f"restart the worker of session {self._state.session}",
         )
-
-
-async def register_run(spec: RunSpec, state: RunState) -> None:
-    """The run's row in the store: a launch answers once it is there."""
-    await workflow.execute_activity(
-        names.REGISTER_RUN,
-        RegisterRun(
-            run=state.run, spec=spec, workflow_run_id=workflow.info().run_id, incarnation=state.incarnation
-        ),
-        task_queue=CONTROL_QUEUE,
-        start_to_close_timeout=_s(deadlines.RECORD),
-        schedule_to_close_timeout=_s(deadlines.RECORD_SCHEDULE_TO_CLOSE),
-        summary=f"register {state.run}",
-    )
-
-
-def start_record(state: RunState, what: str, *entries: AnyEntry) -> ActivityHandle[Any]:
-    """Write rows into the store, while the run goes on."""
-    request = RecordRequest(run=state.run, incarnation=state.incarnation, at=workflow.time(), entries=entries)
-    return workflow.start_activity(
-        names.RECORD,
-        request,
-        task_queue=CONTROL_QUEUE,
-        start_to_close_timeout=_s(deadlines.RECORD),
-        schedule_to_close_timeout=_s(deadlines.RECORD_SCHEDULE_TO_CLOSE),
-        summary=f"record {what}",
-    )
+        self._note(
+            f"session-worker/{detected_at}",
+            Incident(
+                lost="session worker",
+                cause=f"nobody polled {session_queue(self._state.run, self._state.session)}",
+                detected_at=detected_at,
+                done="another one was started",
+                seconds=workflow.time() - detected_at,
+            ),
+        )

@@ -33,16 +33,24 @@ async def _step(life: Life) -> bool:
     if rollout is None:
         return False
 
+    state.begun = max(state.begun, step)
     train = await life.run(
-        TrainArgs(op=life.op(step, OpKind.TRAIN_STEP), cursor_start=first, cursor_end=last, version=version),
+        TrainArgs(
+            op=life.op(step, OpKind.TRAIN_STEP),
+            cursor_start=first,
+            cursor_end=last,
+            version=version,
+            dropped=rollout.dropped,
+            hyperparameters=life.hyperparameters(step),
+        ),
         TrainReceipt,
     )
-    state.step, state.cursor, state.head = step, last, train.version
+    life.trained(train, step)
 
     refit = await life.run(RefitArgs(op=life.op(step, OpKind.REFIT), version=train.version), RefitReceipt)
     state.refitted = train.version
 
-    await life.record_step(
+    await life.records.step(
         StepEntry(
             step=step,
             started_at=started_at,
@@ -53,7 +61,7 @@ async def _step(life: Life) -> bool:
         ),
     )
     if _due(life.spec.checkpointing.every, step, life):
-        await life.checkpoint()
+        await life.checkpoints.save()
     if _due(life.spec.evaluation.every, step, life):
         await life.evaluate()
     return True

@@ -1,5 +1,6 @@
 """Receipts live where their effect lives: an actor's own record of the operations it carried out."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from ratchet.spec.operations import AnyArgs
 
 ReceiptT = TypeVar("ReceiptT", bound=BaseModel)
 
-KEPT = 256
+NO_JOIN = "RATCHET_CHAOS_NO_JOIN"
+"""For the negative control of benchmarks.chaos alone: books forget at once, so that a call that comes again
+is carried out again, and its oracles can be seen to notice."""
+KEPT = 0 if os.environ.get(NO_JOIN) else 256
 """Receipts kept by an actor: far more than can be asked for again after any recovery."""
 
 

@@ -134,6 +134,26 @@ class RetainAnswer(_Model):
     num_bytes: int
 
 
+class DiagnoseRequest(_Model):
+    """Who is silent? Answered from what Temporal knows of the workflow's own activities."""
+
+    run: str
+
+
+class Silent(_Model):
+    """A party that a run waits for."""
+
+    role: str
+    detail: str
+    """What it owes, since when, and what was heard of it last."""
+
+
+class Diagnosis(_Model):
+    progressed_at: float
+    """When an open operation last said something new ("7 of 12 groups"), epoch seconds; 0: never."""
+    silent: tuple[Silent, ...]
+
+
 class ExtendRequest(_Model):
     """Train to another last step."""
 

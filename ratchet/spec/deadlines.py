@@ -46,12 +46,23 @@ STORE_MIGRATE = 60.0
 """For another process to finish upgrading the store."""
 GIT = 5.0
 """For git to name the revision a run is made with."""
+CHOOSE_CHECKPOINT = 900.0
+"""To find where a run can go back to: every byte of a checkpoint may have to be read."""
+RETAIN = 300.0
+"""To delete what a run's retention does not keep."""
+DIAGNOSE = 10.0
 OPEN_SESSION = 180.0
 CLOSE_SESSION = 60.0
 PROBE = 20.0
 CANCEL = 30.0
 
 # --- workflow
+SETTLE_COMMIT = 10.0
+"""For a checkpoint that is being written to end, before a recovery gives it up."""
+RECOVERY_PAUSE = 1.0
+"""Before the second recovery in a row, doubled before each further one."""
+FINAL_CHECKPOINT_PAUSE = 75.0
+"""Between the MAX_STARTS tries to write a run's last checkpoint: five minutes in which to make room."""
 WORKFLOW_TASK = 5.0
 """A dead control worker's task is given out again after this (the default of 10 s is too slow)."""
 STICKY_QUEUE = 2.0
@@ -87,6 +98,8 @@ UPDATE = 20.0
 """For a workflow update (pause, resume, stop) to be accepted."""
 LIVE_STATUS = 2.0
 """For a running workflow to say what it does; then the store's record is shown alone."""
+REBUILD = 30.0
+"""For Temporal to give the whole history of a run, every execution of it."""
 WATCH_AWAY = 300.0
 """`ratchet run watch` gives up (and says so) when nothing answered for this long; the run goes on."""
 

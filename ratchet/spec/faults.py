@@ -29,11 +29,13 @@ class FaultKind(StrEnum):
     """The same operation id came with other arguments, or from an old incarnation."""
     CANCELLED = "Cancelled"
     """Somebody called `cancel` on the operation."""
+    RESET = "Reset"
+    """The run's workflow was reset: its history went back, and the actors did not."""
     INTERNAL = "InternalFault"
     """A defect in Ratchet: not retried, shown with its traceback in the logs."""
 
 
-RESTARTABLE = frozenset({FaultKind.INFRA, FaultKind.UNAVAILABLE})
+RESTARTABLE = frozenset({FaultKind.INFRA, FaultKind.UNAVAILABLE, FaultKind.STORAGE})
 """An operation that failed so is started again when it is submitted again; any other fault is its answer."""
 
 
@@ -46,6 +48,26 @@ class Fault(BaseModel):
     message: str
     role: str | None = None
     """The part it happened in: trainer, generator, data-plane, conductor, host."""
+
+
+class Incident(BaseModel):
+    """Something that went wrong with a run, and what was done about it; for people."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lost: str
+    """What was lost, or is silent: trainer, generator, data-plane, session worker, cluster, checkpoint, …"""
+    cause: str
+    detected_at: float
+    """Seconds since the epoch."""
+    done: str
+    """What was done about it, or is being done."""
+    seconds: float | None = None
+    """From noticing it to going on; None while that has not come."""
+
+    def __str__(self) -> str:
+        took = f" ({self.seconds:.1f} s)" if self.seconds is not None else ""
+        return f"{self.lost}: {self.cause}; {self.done}{took}"
 
 
 class RatchetError(Exception):
@@ -113,6 +135,10 @@ class Cancelled(RatchetError):
     kind = FaultKind.CANCELLED
 
 
+class Reset(RatchetError):
+    kind = FaultKind.RESET
+
+
 _BY_KIND: dict[FaultKind, type[RatchetError]] = {
     cls.kind: cls
     for cls in (
@@ -127,6 +153,7 @@ _BY_KIND: dict[FaultKind, type[RatchetError]] = {
         StorageFault,
         Conflict,
         Cancelled,
+        Reset,
     )
 }
 

@@ -26,6 +26,11 @@ UPDATE_EXTEND = "extend"
 UPDATE_HYPERPARAMETERS = "set_hyperparameters"
 QUERY_STATUS = "status"
 
+# topics of events that something is decided by
+TOPIC_INCIDENT = "incident"
+TOPIC_EXTENDED = "extended"
+TOPIC_HYPERPARAMETERS = "hyperparameters"
+
 NAMESPACE = "ratchet"
 """Temporal namespace."""
 

@@ -125,7 +125,7 @@ class EnvironmentSpec(_Section):
     """Options of that environment; a wrong one is refused by name."""
     max_dropped: NonNegative = 0
     """Prompts that may be given up over the whole run, when they cannot be worked on (no answer can be
-    scored, no room for a response). They are counted, never trained as zero rewards; one more ends the run."""
+    scored, no room for a response). They are counted, and never zero rewards; one more ends the run."""
 
 
 class EvaluationSpec(_Section):

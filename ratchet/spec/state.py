@@ -1,10 +1,11 @@
 """What RunWorkflow carries from one execution to the next, and what it answers to a status query."""
 
 from enum import StrEnum
+from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from ratchet.spec.faults import Fault
+from ratchet.spec.faults import Fault, Incident, SpecError
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.operations import AnyArgs
 from ratchet.spec.run_spec import RunSpec
@@ -59,12 +60,16 @@ class HyperparameterChange(BaseModel):
     values: dict[str, float]
 
 
+SCHEMA_VERSION = 2
+"""Of RunState. 1: before runs could recover; everything that came since has a default."""
+
+
 class RunState(BaseModel):
     """Everything the loop needs at a step boundary; survives continue-as-new. Small."""
 
     model_config = ConfigDict(extra="forbid")
 
-    schema_version: int = 2
+    schema_version: int = SCHEMA_VERSION
     run: str
     phase: RunPhase = RunPhase.STARTING
     incarnation: int = 1
@@ -94,11 +99,32 @@ class RunState(BaseModel):
     avoid: list[str] = []
     """Checkpoint folders found damaged."""
     forked_from: ForkOrigin | None = None
+    restored_from: str | None = None
+    """Folder of the checkpoint that this incarnation grew from."""
+    incident: Incident | None = None
+    """The newest one, over or not."""
+    begun: int = 0
+    """The highest step that was ever asked to be trained: a change of hyperparameters comes after it."""
     hyperparameters: list[HyperparameterChange] = []
     """In the order they were asked for."""
     checkpoint_requested: bool = False
     applied_updates: list[str] = []
     """Ids of updates already applied: Temporal accepts an id again after continue-as-new."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_schema(cls, data: Any) -> Any:
+        """Bring an older state to this schema. Raises SpecError for a newer one."""
+        if not isinstance(data, dict):
+            return data
+        state = cast(dict[str, Any], data)
+        version, run = state.get("schema_version", SCHEMA_VERSION), state.get("run")
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise SpecError(
+                f"the state of run {run} has schema version {version}, and this Ratchet reads "
+                f"{SCHEMA_VERSION}: upgrade its control workers, then `ratchet run resume {run}`"
+            )
+        return {**state, "schema_version": SCHEMA_VERSION}
 
 
 class RunInput(BaseModel):
@@ -126,6 +152,8 @@ class RunStatus(BaseModel):
     stop_requested: bool
     head: WeightVersion | None
     last_checkpoint: CheckpointRef | None
+    incident: str | None = None
+    """The newest one, in a line."""
 
 
 class RunResult(BaseModel):

@@ -5,24 +5,34 @@ One history for each path of a run that has a name. Needed after a change that i
 
 import asyncio
 import logging
+import shutil
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowHandle
 
 from ratchet.spec import names
-from ratchet.spec.faults import DataFault, InfraFault
+from ratchet.spec.control import ExtendRequest, HyperparametersRequest, SessionRequest
+from ratchet.spec.faults import ActorLost, DataFault, InfraFault, StorageFault
 from ratchet.spec.ids import OpKind
+from ratchet.spec.receipts import Recovered
 from ratchet.spec.run_spec import RunSpec
-from ratchet.spec.state import RunPhase, RunStatus
+from ratchet.spec.state import ForkOrigin, RunPhase, RunState, RunStatus
 from workers.testing.replay import Golden, load_history, record_commands, save_history, write_snapshot
 from workers.testing.scripted import ScriptedStack, scripted_stack
 from workers.testing.servers import dev_server
 
 HISTORIES = Path(__file__).parent.parent / "histories"
+HOME = Path(tempfile.gettempdir()) / "ratchet-golden"
+"""Paths in it become part of the histories: the same ones every time."""
 DEADLINE = 60.0
+
+LOST = ActorLost("the trainer died", role="trainer")
 
 Handle = WorkflowHandle[object, object]
 
@@ -116,6 +126,148 @@ async def failed(stack: ScriptedStack) -> None:
     await _ended(await stack.start(spec(3), "failed"))
 
 
+def bare(steps: int, **sections: dict[str, object]) -> RunSpec:
+    """Without evaluations, and with a checkpoint after every step."""
+    return spec(steps, evaluation={"num_problems": 0}, checkpointing={"every": 1}, **sections)
+
+
+async def trainer_lost(stack: ScriptedStack) -> None:
+    """The trainer dies in step 2, which the next incarnation trains again from the checkpoint of step 1."""
+    stack.script.faults[OpKind.TRAIN_STEP, 2] = [LOST]
+    await _ended(await stack.start(bare(2), "trainer-lost"))
+
+
+async def cluster_lost(stack: ScriptedStack) -> None:
+    """The cluster is replaced by another one while step 2 rolls out: nobody there knows any weights."""
+    rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 2)
+    handle = await stack.start(bare(2), "cluster-lost")
+    await stack.script.began[OpKind.ROLLOUT_BATCH, 2].wait()
+    rollout.set()
+    await stack.cluster.lose_head(SessionRequest(run="cluster-lost", session=1, spec=bare(2)))
+    await _ended(handle)
+
+
+async def damaged_checkpoint(stack: ScriptedStack) -> None:
+    """The trainer dies, the newest checkpoint turns out to be damaged, the one before it is used."""
+    train = stack.script.hold(OpKind.TRAIN_STEP, 3)
+    stack.script.faults[OpKind.TRAIN_STEP, 3] = [LOST]
+    handle = await stack.start(bare(3), "damaged-checkpoint")
+    await stack.script.began[OpKind.TRAIN_STEP, 3].wait()
+    state = stack.home.run_folder("damaged-checkpoint") / "checkpoints" / "1-2" / "state"
+    state.write_bytes(state.read_bytes()[::-1])
+    train.set()
+    await _ended(handle)
+
+
+async def recovered_generator(stack: ScriptedStack) -> None:
+    """A generator is lost and replaced below the run, which only writes it down."""
+    part = Recovered(role="generator", cause="the actor died", detected_at=1e9, seconds=4.5)
+    stack.script.recovered[OpKind.ROLLOUT_BATCH, 1] = part
+    await _ended(await stack.start(bare(1), "recovered-generator"))
+
+
+async def resumed(stack: ScriptedStack) -> None:
+    """A run that was terminated in step 2, started anew."""
+    stack.script.hold(OpKind.TRAIN_STEP, 2)
+    handle = await stack.start(bare(2), "resumed")
+    await stack.script.began[OpKind.TRAIN_STEP, 2].wait()
+    await handle.terminate("a mistake")
+    stack.script.holds.clear()
+    again = RunState(run="resumed", must_restore=True, incarnation=1, session=2)
+    await _ended(await stack.start(bare(2), "resumed", again))
+
+
+async def forked(stack: ScriptedStack) -> None:
+    """A run that starts from a checkpoint of another one."""
+    parent = await (await stack.start(bare(1), "parent")).result()
+    assert parent.checkpoint is not None
+    origin = ForkOrigin(run="parent", checkpoint=parent.checkpoint)
+    await _ended(await stack.start(bare(2), "forked", RunState(run="forked", forked_from=origin)))
+
+
+async def reset(stack: ScriptedStack) -> None:
+    """A run that was reset in step 2, to the middle of its history."""
+    rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 2)
+    handle = await stack.start(bare(2), "reset")
+    await stack.script.began[OpKind.ROLLOUT_BATCH, 2].wait()
+    history = await handle.fetch_history()
+    completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    tasks = [event.event_id for event in history.events if event.event_type == completed]
+    await stack.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=stack.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id="reset", run_id=handle.first_execution_run_id),
+            reason="golden",
+            workflow_task_finish_event_id=tasks[len(tasks) // 2],
+            request_id="reset",
+        )
+    )
+    rollout.set()
+    await _ended(stack.client.get_workflow_handle("reset"))
+
+
+async def extended(stack: ScriptedStack) -> None:
+    """Extended by a step while its last checkpoint is written."""
+    write = stack.script.hold(OpKind.COMMIT_CHECKPOINT, 1)
+    handle = await stack.start(bare(1), "extended")
+    await stack.script.began[OpKind.COMMIT_CHECKPOINT, 1].wait()
+    await handle.execute_update(
+        names.UPDATE_EXTEND, ExtendRequest(max_num_steps=2), id="extend", result_type=RunStatus
+    )
+    write.set()
+    await _ended(handle)
+
+
+async def hyperparameters(stack: ScriptedStack) -> None:
+    """Another learning rate from step 2 on; the trainer dies in step 3, and step 2 keeps what it had."""
+    rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 2)
+    stack.script.faults[OpKind.TRAIN_STEP, 3] = [LOST]
+    never = spec(3, evaluation={"num_problems": 0}, checkpointing={"every": 0})
+    handle = await stack.start(never, "hyperparameters")
+    await stack.script.began[OpKind.ROLLOUT_BATCH, 2].wait()
+    request = HyperparametersRequest(values={"policy.optimizer.lr": 1e-4})
+    await handle.execute_update(names.UPDATE_HYPERPARAMETERS, request, id="set", result_type=RunStatus)
+    rollout.set()
+    await _ended(handle)
+
+
+async def checkpoint_now(stack: ScriptedStack) -> None:
+    """A checkpoint that is asked for during step 1, and made after it."""
+    rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 1)
+    never = spec(2, evaluation={"num_problems": 0}, checkpointing={"every": 0})
+    handle = await stack.start(never, "checkpoint-now")
+    await stack.script.began[OpKind.ROLLOUT_BATCH, 1].wait()
+    await handle.execute_update(names.UPDATE_CHECKPOINT, id="checkpoint", result_type=RunStatus)
+    rollout.set()
+    await _ended(handle)
+
+
+async def stalled(stack: ScriptedStack) -> None:
+    """A rollout that stands still until the run is called stalled, and then goes on."""
+    rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 1)
+    stack.script.progress[OpKind.ROLLOUT_BATCH, 1] = "1 of 2 groups"
+    handle = await stack.start(bare(1, runtime={"stalled_after_s": 10}), "stalled")
+    await _in_phase(stack, "stalled", RunPhase.STALLED)
+    rollout.set()
+    await _ended(handle)
+
+
+async def stop_in_recovery(stack: ScriptedStack) -> None:
+    """Stopped while the checkpoint of step 1 is restored: it ends there."""
+    stack.script.hold(OpKind.RESTORE, 1)
+    stack.script.faults[OpKind.TRAIN_STEP, 2] = [LOST]
+    handle = await stack.start(bare(3), "stop-in-recovery")
+    await stack.script.began[OpKind.RESTORE, 1].wait()
+    await handle.execute_update(names.UPDATE_STOP, id="stop", result_type=RunStatus)
+    await _ended(handle)
+
+
+async def disk_full(stack: ScriptedStack) -> None:
+    """The checkpoint of step 1 does not fit on the disk; the run goes on, and the next one does."""
+    stack.script.faults[OpKind.COMMIT_CHECKPOINT, 1] = [StorageFault("no space left on device")]
+    await _ended(await stack.start(bare(2), "disk-full"))
+
+
 PATHS: dict[str, Callable[[ScriptedStack], Awaitable[None]]] = {
     "happy": happy,
     "pause-resume": pause_resume,
@@ -124,6 +276,19 @@ PATHS: dict[str, Callable[[ScriptedStack], Awaitable[None]]] = {
     "continue-as-new": continue_as_new,
     "retried": retried,
     "failed": failed,
+    "trainer-lost": trainer_lost,
+    "cluster-lost": cluster_lost,
+    "damaged-checkpoint": damaged_checkpoint,
+    "recovered-generator": recovered_generator,
+    "resumed": resumed,
+    "forked": forked,
+    "reset": reset,
+    "extended": extended,
+    "hyperparameters": hyperparameters,
+    "checkpoint-now": checkpoint_now,
+    "stalled": stalled,
+    "stop-in-recovery": stop_in_recovery,
+    "disk-full": disk_full,
 }
 
 
@@ -132,7 +297,8 @@ async def _save(stack: ScriptedStack, name: str) -> None:
 
     last = await stack.client.get_workflow_handle(name).describe()
     first = last.raw_description.workflow_execution_info.first_run_id
-    run_ids = [first] if first == last.run_id else [first, last.run_id]
+    # A run that was reset is also an execution that follows another; what came before is of no interest.
+    run_ids = [last.run_id] if name == "reset" or first == last.run_id else [first, last.run_id]
     executions = [stack.client.get_workflow_handle(name, run_id=run_id) for run_id in run_ids]
     for number, handle in enumerate(executions):
         saved = name if number == 0 else f"{name}-{number + 1}"
@@ -146,10 +312,12 @@ async def _save(stack: ScriptedStack, name: str) -> None:
 async def main(chosen: list[str]) -> None:
     async with dev_server() as environment:
         for name in chosen or PATHS:
-            with tempfile.TemporaryDirectory() as folder:
-                async with scripted_stack(environment.client, Path(folder)) as stack:
-                    await PATHS[name](stack)
-                    await _save(stack, name)
+            shutil.rmtree(HOME, ignore_errors=True)
+            HOME.mkdir()
+            async with scripted_stack(environment.client, HOME) as stack:
+                await PATHS[name](stack)
+                await _save(stack, name)
+        shutil.rmtree(HOME)
 
 
 if __name__ == "__main__":

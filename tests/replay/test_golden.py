@@ -8,6 +8,7 @@ import pytest
 from temporalio.workflow import NondeterminismError
 
 import workflows.life
+import workflows.recovery
 from ratchet.spec import deadlines
 from ratchet.spec.ids import OpKind
 from ratchet.spec.operations import EvaluateArgs
@@ -22,7 +23,29 @@ PATHS = sorted(path.stem for path in HISTORIES.glob("*.json") if not path.name.e
 
 
 def test_every_path_that_must_have_a_history_has_one() -> None:
-    assert {"happy", "pause-resume", "stop-in-rollout", "continue-as-new", "continue-as-new-2"} <= set(PATHS)
+    assert {
+        "happy",
+        "pause-resume",
+        "stop-in-rollout",
+        "stop-in-training",
+        "continue-as-new",
+        "continue-as-new-2",
+        "retried",
+        "failed",
+        "trainer-lost",
+        "cluster-lost",
+        "damaged-checkpoint",
+        "recovered-generator",
+        "resumed",
+        "forked",
+        "reset",
+        "extended",
+        "hyperparameters",
+        "checkpoint-now",
+        "stalled",
+        "stop-in-recovery",
+        "disk-full",
+    } <= set(PATHS)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -83,12 +106,12 @@ async def test_a_changed_argument_is_seen(
 async def test_a_changed_order_is_seen(
     ratchet_golden: Callable[[str], Golden], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register = workflows.life.register_run
+    register = workflows.recovery.register_run
 
     async def session_first(spec: RunSpec, state: RunState) -> None:
-        await SessionCalls(spec, state, lambda: None).open_session()
+        await SessionCalls(spec, state, lambda: None, lambda key, incident: None).open_session()
         await register(spec, state)
 
-    monkeypatch.setattr(workflows.life, "register_run", session_first)
+    monkeypatch.setattr(workflows.recovery, "register_run", session_first)
     with pytest.raises(NondeterminismError):
         await assert_replays([RunWorkflow], *ratchet_golden("happy"))

@@ -5,16 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.spec import names
 from ratchet.spec.control import (
     CheckpointEntry,
     EvaluationEntry,
+    EventEntry,
     IncarnationEntry,
     RecordRequest,
     RegisterRun,
     StateEntry,
     StepEntry,
 )
-from ratchet.spec.faults import Fault
+from ratchet.spec.faults import Fault, Incident
 from ratchet.spec.home import Home
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.receipts import (
@@ -67,6 +69,7 @@ class RunsOnRecord:
                 op="restore",
                 version=_version(from_step, 2),
                 checkpoint=f"checkpoints/1-{from_step}",
+                parent=_version(from_step, 1),
                 num_parameters=1,
                 model_digest="base",
             )
@@ -75,6 +78,28 @@ class RunsOnRecord:
         running = StateEntry(phase=RunPhase.RUNNING, step=from_step + steps)
         entries = (restore, *again, running)
         self.store.record(RecordRequest(run=run, incarnation=2, at=BEGAN + 200.0, entries=entries))
+
+    def recovering(self, run: str, *, at_step: int) -> None:
+        """Incarnation 2 opens, and has restored nothing yet."""
+        entry = StateEntry(phase=RunPhase.RECOVERING, step=at_step)
+        self.store.record(RecordRequest(run=run, incarnation=2, at=BEGAN + 150.0, entries=(entry,)))
+
+    def incident(self, run: str, number: int) -> None:
+        """A generator is lost and replaced; the n-th costs n + 0.5 s."""
+        incident = Incident(
+            lost="generator",
+            cause="its process is gone",
+            detected_at=BEGAN + number,
+            done="replaced while the run went on",
+            seconds=number + 0.5,
+        )
+        entry = EventEntry(
+            key=f"incident/{number}",
+            topic=names.TOPIC_INCIDENT,
+            message=str(incident),
+            data=incident.model_dump(mode="json"),
+        )
+        self.store.record(RecordRequest(run=run, incarnation=1, at=BEGAN + number, entries=(entry,)))
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """RunWorkflow over real Temporal, store and conductor; the engines follow a script."""
 
-import asyncio
-import uuid
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.testing import WorkflowEnvironment
 
@@ -15,45 +13,13 @@ from ratchet.spec.faults import DataFault, InfraFault, SpecError
 from ratchet.spec.ids import OpKind, session_queue
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunPhase, RunStatus
-from workers.testing.scripted import ScriptedStack, scripted_stack
+from workers.testing.scripted import scripted_stack
+
+Stack = Any  # tests/workflows/conftest.py: Bench
 
 
-def spec(steps: int = 3, **sections: dict[str, object]) -> RunSpec:
-    return RunSpec.model_validate(
-        {
-            "name": "scripted",
-            "policy": {"model": "none", "train_micro_batch_size": 2},
-            "generation": {"max_new_tokens": 4},
-            "grpo": {"num_prompts_per_step": 2, "num_generations_per_prompt": 2, "max_num_steps": steps},
-            "environment": {"name": "arithmetic"},
-            "evaluation": {"num_problems": 0},
-            **sections,
-        }
-    )
-
-
-@pytest.fixture
-def run() -> str:
-    return f"run-{uuid.uuid4().hex[:8]}"
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def stack(ratchet_temporal: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[ScriptedStack]:
-    async with scripted_stack(ratchet_temporal.client, tmp_path) as stack:
-        yield stack
-
-
-async def begun(stack: ScriptedStack, kind: OpKind, step: int) -> None:
-    await asyncio.wait_for(stack.script.began[kind, step].wait(), 30)
-
-
-async def phase(stack: ScriptedStack, run: str) -> RunPhase:
-    status = await stack.client.get_workflow_handle(run).query(names.QUERY_STATUS, result_type=RunStatus)
-    return status.phase
-
-
-async def test_a_run_trains_every_step_once_and_writes_it_down(stack: ScriptedStack, run: str) -> None:
-    handle = await stack.start(spec(3, evaluation={"num_problems": 4}, checkpointing={"every": 2}), run)
+async def test_a_run_trains_every_step_once_and_writes_it_down(stack: Stack, run: str) -> None:
+    handle = await stack.start(stack.spec(3, evaluation={"num_problems": 4}, checkpointing={"every": 2}), run)
     result = await handle.result()
     assert (result.phase, result.step) == (RunPhase.COMPLETED, 3)
     assert result.checkpoint is not None
@@ -77,14 +43,14 @@ async def test_a_run_trains_every_step_once_and_writes_it_down(stack: ScriptedSt
 
 
 async def test_continuing_as_new_joins_the_open_checkpoint_and_changes_nothing(
-    stack: ScriptedStack, run: str
+    stack: Stack, run: str
 ) -> None:
-    whole = await (await stack.start(spec(6), f"{run}-whole")).result()
+    whole = await (await stack.start(stack.spec(6), f"{run}-whole")).result()
 
     write = stack.script.hold(OpKind.COMMIT_CHECKPOINT, 2)
-    cut = spec(6, checkpointing={"every": 2}, runtime={"continue_as_new_every_steps": 1})
+    cut = stack.spec(6, checkpointing={"every": 2}, runtime={"continue_as_new_every_steps": 1})
     handle = await stack.start(cut, run)
-    await begun(stack, OpKind.ROLLOUT_BATCH, 4)  # two executions on, the write of step 2 still open
+    await stack.begun(OpKind.ROLLOUT_BATCH, 4)  # two executions on, the write of step 2 still open
     write.set()
     result = await handle.result()
 
@@ -96,16 +62,14 @@ async def test_continuing_as_new_joins_the_open_checkpoint_and_changes_nothing(
     assert (await handle.describe()).run_id != handle.first_execution_run_id
 
 
-async def test_pause_waits_at_the_next_boundary_and_resume_goes_on(stack: ScriptedStack, run: str) -> None:
+async def test_pause_waits_at_the_next_boundary_and_resume_goes_on(stack: Stack, run: str) -> None:
     rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 2)
-    handle = await stack.start(spec(3), run)
-    await begun(stack, OpKind.ROLLOUT_BATCH, 2)
+    handle = await stack.start(stack.spec(3), run)
+    await stack.begun(OpKind.ROLLOUT_BATCH, 2)
     status = await handle.execute_update(names.UPDATE_PAUSE, result_type=RunStatus)
     assert (status.phase, status.paused) == (RunPhase.RUNNING, True)
     rollout.set()
-    async with asyncio.timeout(30):
-        while await phase(stack, run) is not RunPhase.PAUSED:
-            await asyncio.sleep(0.01)
+    await stack.in_phase(run, RunPhase.PAUSED)
     assert f"{run}/1/2/train_step" in stack.script.carried_out
     assert not stack.script.began[OpKind.ROLLOUT_BATCH, 3].is_set()
     await handle.execute_update(names.UPDATE_RESUME, result_type=RunStatus)
@@ -116,28 +80,24 @@ async def test_pause_waits_at_the_next_boundary_and_resume_goes_on(stack: Script
     ]
 
 
-async def test_an_update_sent_twice_under_one_id_is_applied_once(stack: ScriptedStack, run: str) -> None:
+async def test_an_update_sent_twice_under_one_id_is_applied_once(stack: Stack, run: str) -> None:
     rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 1)
-    handle = await stack.start(spec(2, runtime={"continue_as_new_every_steps": 1}), run)
+    handle = await stack.start(stack.spec(2, runtime={"continue_as_new_every_steps": 1}), run)
     await handle.execute_update(names.UPDATE_PAUSE, id="one", result_type=RunStatus)
     rollout.set()
-    async with asyncio.timeout(30):
-        while await phase(stack, run) is not RunPhase.PAUSED:
-            await asyncio.sleep(0.01)
+    await stack.in_phase(run, RunPhase.PAUSED)
     await handle.execute_update(names.UPDATE_RESUME, id="two", result_type=RunStatus)
-    await begun(stack, OpKind.ROLLOUT_BATCH, 2)
+    await stack.begun(OpKind.ROLLOUT_BATCH, 2)
     current = stack.client.get_workflow_handle(run)  # continued as new by now
     again = await current.execute_update(names.UPDATE_PAUSE, id="one", result_type=RunStatus)
     assert again.paused is False
     assert (await handle.result()).phase is RunPhase.COMPLETED
 
 
-async def test_stop_gives_up_an_open_rollout_and_ends_with_a_checkpoint(
-    stack: ScriptedStack, run: str
-) -> None:
+async def test_stop_gives_up_an_open_rollout_and_ends_with_a_checkpoint(stack: Stack, run: str) -> None:
     stack.script.hold(OpKind.ROLLOUT_BATCH, 2)
-    handle = await stack.start(spec(9), run)
-    await begun(stack, OpKind.ROLLOUT_BATCH, 2)
+    handle = await stack.start(stack.spec(9), run)
+    await stack.begun(OpKind.ROLLOUT_BATCH, 2)
     await handle.execute_update(names.UPDATE_STOP, result_type=RunStatus)
     result = await handle.result()
     assert (result.phase, result.step) == (RunPhase.STOPPED, 1)
@@ -148,10 +108,10 @@ async def test_stop_gives_up_an_open_rollout_and_ends_with_a_checkpoint(
         await handle.execute_update(names.UPDATE_PAUSE)
 
 
-async def test_stop_lets_an_open_train_step_finish(stack: ScriptedStack, run: str) -> None:
+async def test_stop_lets_an_open_train_step_finish(stack: Stack, run: str) -> None:
     train = stack.script.hold(OpKind.TRAIN_STEP, 2)
-    handle = await stack.start(spec(9), run)
-    await begun(stack, OpKind.TRAIN_STEP, 2)
+    handle = await stack.start(stack.spec(9), run)
+    await stack.begun(OpKind.TRAIN_STEP, 2)
     await handle.execute_update(names.UPDATE_STOP, result_type=RunStatus)
     with pytest.raises(WorkflowUpdateFailedError):
         await handle.execute_update(names.UPDATE_PAUSE)
@@ -162,19 +122,19 @@ async def test_stop_lets_an_open_train_step_finish(stack: ScriptedStack, run: st
     assert result.checkpoint.version.step == 2
 
 
-async def test_a_fault_that_may_pass_is_tried_again(stack: ScriptedStack, run: str) -> None:
+async def test_a_fault_that_may_pass_is_tried_again(stack: Stack, run: str) -> None:
     stack.script.faults[OpKind.TRAIN_STEP, 1] = [InfraFault("out of memory"), InfraFault("out of memory")]
-    result = await (await stack.start(spec(1), run)).result()
+    result = await (await stack.start(stack.spec(1), run)).result()
     assert result.phase is RunPhase.COMPLETED
     (step,) = stack.store.steps(run)
     assert step.train_starts == 3
 
 
 async def test_any_other_fault_fails_the_run_with_its_cause_and_closes_the_session(
-    stack: ScriptedStack, run: str
+    stack: Stack, run: str
 ) -> None:
     stack.script.faults[OpKind.ROLLOUT_BATCH, 2] = [DataFault("prompt 3 cannot be scored")]
-    handle = await stack.start(spec(3), run)
+    handle = await stack.start(stack.spec(3), run)
     with pytest.raises(WorkflowFailureError) as caught:
         await handle.result()
     assert "prompt 3 cannot be scored" in str(caught.value.cause)
@@ -182,13 +142,14 @@ async def test_any_other_fault_fails_the_run_with_its_cause_and_closes_the_sessi
     assert row is not None
     assert (row.phase, row.step) == (RunPhase.FAILED, 1)
     assert row.fault is not None
-    assert row.fault.message == "prompt 3 cannot be scored"
+    assert row.fault.message.startswith("prompt 3 cannot be scored")
+    assert f"ratchet run resume {run}" in row.fault.message
     assert stack.cluster.closed == [session_queue(run, 1)]
 
 
-async def test_a_failed_checkpoint_fails_the_run(stack: ScriptedStack, run: str) -> None:
+async def test_a_failed_checkpoint_fails_the_run(stack: Stack, run: str) -> None:
     stack.script.faults[OpKind.COMMIT_CHECKPOINT, 1] = [SpecError("cannot write checkpoint: disk full")]
-    handle = await stack.start(spec(4, checkpointing={"every": 1}), run)
+    handle = await stack.start(stack.spec(4, checkpointing={"every": 1}), run)
     with pytest.raises(WorkflowFailureError):
         await handle.result()
     row = stack.store.get_run(run)
@@ -198,7 +159,7 @@ async def test_a_failed_checkpoint_fails_the_run(stack: ScriptedStack, run: str)
 
 
 async def test_a_run_goes_through_with_the_workflow_cache_off(
-    ratchet_temporal: WorkflowEnvironment, tmp_path: Path, run: str
+    ratchet_temporal: WorkflowEnvironment, tmp_path: Path, run: str, spec: Callable[..., RunSpec]
 ) -> None:
     async with scripted_stack(ratchet_temporal.client, tmp_path, cached=0) as stack:
         handle = await stack.start(spec(3, checkpointing={"every": 1}), run)

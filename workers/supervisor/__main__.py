@@ -84,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
         "--temporal", metavar="HOST:PORT", help="use this Temporal server instead of starting one"
     )
     up.add_argument(
-        "--ray", metavar="HOST:PORT", help="use this Ray cluster, on this host, instead of starting one"
+        "--ray",
+        metavar="HOST:PORT|URL",
+        help="use this Ray cluster instead of starting one: HOST:PORT here, http://HOST:8265 anywhere",
     )
     up.add_argument("--temporal-port", type=_port, metavar="PORT", help="port of the Temporal server")
     up.add_argument("--ui-port", type=_port, metavar="PORT", help="port of Temporal's web pages")
@@ -116,6 +118,7 @@ def _port(text: str) -> int:
 
 def _up(home: Home, options: argparse.Namespace) -> None:
     from workers.supervisor import up
+    from workers.supervisor.doors import check_ray
     from workers.supervisor.net import host_and_port
     from workers.supervisor.supervisor import Options, Part
 
@@ -129,9 +132,10 @@ def _up(home: Home, options: argparse.Namespace) -> None:
         parts.discard(Part.API)
     if Part.CONTROL in parts and Part.TEMPORAL not in parts:
         raise SpecError("--parts control needs temporal")
-    for address, flag in ((options.temporal, "--temporal"), (options.ray, "--ray")):
-        if address:
-            host_and_port(address, flag)
+    if options.temporal:
+        host_and_port(options.temporal, "--temporal")
+    if options.ray:
+        check_ray(options.ray)
     asked = {"temporal": options.temporal_port, "temporal_ui": options.ui_port, "api": options.api_port}
     chosen = Options(
         parts=frozenset(parts),
@@ -235,10 +239,11 @@ def _table(parts: Iterable[PartStatus]) -> list[str]:
             str(part.pid or "-"),
             part.address or "",
             f"started {part.starts}×" if part.starts > 1 else "",
+            part.last_end or "",
         )
         for part in parts
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)] if rows else []
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows

@@ -16,6 +16,7 @@ from workers.liveness import ALIVE_VARIABLE
 from workers.supervisor.net import eventually
 from workers.supervisor.processes import signal_group, signal_to
 from workers.supervisor.reaper import Reaper, Watched
+from workers.supervisor.rotation import rotate
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +68,16 @@ class Child:
         self.plan = plan
         self.phase = Phase.STOPPED
         self.starts = 0
+        self.last_end: str | None = None
+        """How and when it ended last, for people."""
         self._reaper = reaper
         self._changed = changed
         self._process: Watched | None = None
+        self._killed_for: str | None = None
         self._log_start = 0
         self._ready = asyncio.Event()
         self._failure: str | None = None
-        self._allowed = asyncio.Event()
+        self._allowed, self._held = asyncio.Event(), asyncio.Event()
         self._allowed.set()
         self._task: asyncio.Task[None] | None = None
 
@@ -102,18 +106,21 @@ class Child:
             self._failure = None
             self.start()
         elif self._process and self._process.alive:
-            signal_group(self._process.pid, signal.SIGKILL)
+            self._kill(self._process, "was replaced on request")
             await asyncio.wait([self._process.ended], timeout=deadlines.STOP_GRACE)
             self._ready.clear()
 
     def hold(self) -> None:
         """Kill it, and start no other before `release`."""
         self._allowed.clear()
+        self._held.set()
         self._ready.clear()
         if self._process and self._process.alive:
-            signal_group(self._process.pid, signal.SIGKILL)
+            self._kill(self._process, "was killed with what it needs")
 
     def release(self) -> None:
+        """Start it, if it was held: at once, however often it had failed before."""
+        self._held.clear()
         self._allowed.set()
 
     async def stop(self, grace: float = deadlines.STOP_GRACE) -> None:
@@ -137,6 +144,7 @@ class Child:
             if not self._allowed.is_set():
                 self._enter(Phase.HELD)
                 await self._allowed.wait()
+                pause = FIRST_PAUSE
             try:
                 was_ready = await self._live()
             except OSError as error:
@@ -149,7 +157,9 @@ class Child:
             if not was_ever_ready and early_deaths >= EARLY_DEATHS:
                 return self._fail(f"ended {EARLY_DEATHS} times before it was ready")
             self._enter(Phase.WAITING)
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):  # wait_for would swallow a cancellation now and then
+                    await self._held.wait()
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _live(self) -> bool:
@@ -163,6 +173,7 @@ class Child:
         was_ready = self.phase is Phase.READY
         self._ready.clear()
         signal_group(process.pid, signal.SIGKILL)
+        self.last_end = at_this_moment(self._killed_for or f"ended with {code}")
         logger.warning("%s (pid %d) ended with %d", self.plan.name, process.pid, code)
         return was_ready
 
@@ -175,10 +186,12 @@ class Child:
             plan.alive_file.unlink(missing_ok=True)
             environment[ALIVE_VARIABLE] = str(plan.alive_file)
         plan.log.parent.mkdir(parents=True, exist_ok=True)
+        rotate(plan.log)
         with plan.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = self._reaper.start(plan.argv, environment=environment, output=log, keep=plan.keep)
         self.starts += 1
+        self._killed_for = None
         self._enter(Phase.STARTING)
         return self._process
 
@@ -189,19 +202,17 @@ class Child:
                 lambda: self._says_ready(process.pid, began), self.plan.ready_within, "it is not ready"
             )
         except Unavailable:
-            logger.error("%s was not ready within %.0f s: killed", self.plan.name, self.plan.ready_within)
-            signal_group(process.pid, signal.SIGKILL)
+            self._kill(process, f"was not ready within {self.plan.ready_within:.0f} s")
             return
         self._enter(Phase.READY)
         self._ready.set()
         logger.info("%s is ready (pid %d, %.1f s)", self.plan.name, process.pid, time.time() - began)
         await self._until_silent()
-        logger.error(
-            "%s (pid %d) has been silent for %.0f s: killed",
-            self.plan.name,
-            process.pid,
-            deadlines.CHILD_SILENT,
-        )
+        self._kill(process, f"was silent for {deadlines.CHILD_SILENT:.0f} s")
+
+    def _kill(self, process: Watched, why: str) -> None:
+        self._killed_for = why
+        logger.warning("%s (pid %d) %s: killed", self.plan.name, process.pid, why)
         signal_group(process.pid, signal.SIGKILL)
 
     async def _says_ready(self, pid: int, began: float) -> bool:
@@ -237,7 +248,9 @@ class Child:
         """One line: what happened, the last words of its log, and where the rest is."""
         text = ""
         with contextlib.suppress(OSError), self.plan.log.open("rb") as log:
-            log.seek(max(self._log_start, log.seek(0, 2) - TAIL_BYTES))
+            end = log.seek(0, 2)
+            began = self._log_start if self._log_start <= end else 0  # it was rotated
+            log.seek(max(began, end - TAIL_BYTES))
             text = log.read().decode(errors="replace")
         last = (
             " / ".join([line.strip() for line in text.splitlines() if line.strip()][-3:]) or "it said nothing"
@@ -249,12 +262,6 @@ class Child:
         self._changed()
 
 
-async def all_ready(*children: Child) -> None:
-    """Wait for all of them, and raise what the first one that cannot start says."""
-    waits = [asyncio.create_task(child.ready(child.plan.ready_within)) for child in children]
-    try:
-        for finished in asyncio.as_completed(waits):
-            await finished
-    finally:
-        for wait in waits:
-            wait.cancel()
+def at_this_moment(what: str) -> str:
+    """An event and when it was, for people who look later, perhaps another day."""
+    return f"{what} at {time.strftime('%Y-%m-%d %H:%M:%S')}"

@@ -4,8 +4,9 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -16,7 +17,8 @@ from workers.supervisor import temporal_server
 from workers.supervisor.ports import Ports, is_free, owner
 from workers.supervisor.processes import of_stack
 from workers.supervisor.ray_head import OBJECT_STORE_BYTES
-from workers.supervisor.state import supervisor_pid
+from workers.supervisor.state import PartStatus, supervisor_pid
+from workers.supervisor.status import status
 
 GIB = 1 << 30
 DISK_NEEDED = 5 * GIB
@@ -114,6 +116,7 @@ def _stack(home: Home) -> Iterator[Check]:
     pid = supervisor_pid(home)
     if pid is not None:
         yield Check(name="stack", verdict="ok", found=f"runs (supervisor pid {pid})")
+        yield from _ends(status(home).parts)
         return
     leftovers = [str(process.pid) for process in of_stack(home)]
     stale = bool(leftovers) or home.state_file.exists()
@@ -134,4 +137,16 @@ def _stack(home: Home) -> Iterator[Check]:
                 verdict="note",
                 found=f"{port}, used before, is taken by {owner(port)}",
                 fix="another one will be chosen, and links change",
+            )
+
+
+def _ends(parts: Iterable[PartStatus]) -> Iterator[Check]:
+    """What died while the stack ran."""
+    for part in parts:
+        if part.last_end:
+            yield Check(
+                name=part.name,
+                verdict="note" if part.state in ("ready", "existing") else "bad",
+                found=f"{part.state}, started {part.starts}×; before: {part.last_end}",
+                fix=f"`ratchet logs {Path(part.log).stem}` shows more" if part.log else "",
             )

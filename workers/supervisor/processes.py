@@ -24,6 +24,8 @@ class Process:
     parent: int
     session: int
     """Its session id, as in setsid(2): the pid of the session's first process."""
+    stopped: bool = False
+    """By SIGSTOP or the like: it is there, and does nothing."""
 
 
 def running() -> Iterator[Process]:
@@ -41,7 +43,7 @@ def look(pid: int) -> Process | None:
         return None
     # The command, in parentheses, may hold anything; after the last one: state, parent, group, session.
     state, parent, _, session = stat.rpartition(")")[2].split()[:4]
-    return None if state in "ZX" else Process(pid, int(parent), int(session))
+    return None if state in "ZX" else Process(pid, int(parent), int(session), stopped=state == "T")
 
 
 def environment(pid: int) -> dict[str, str]:

@@ -2,32 +2,34 @@
 
 Its processes: gcs_server and raylet, which become children of the supervisor; below the raylet two agents,
 whose death ends the raylet at once, and the workers. A raylet cannot be executed again: it is a new node.
+One of the four that is frozen is killed, and then it is a dead one.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
-import secrets
 import shutil
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 from ratchet.spec import deadlines
 from ratchet.spec.faults import Unavailable
 from ratchet.spec.home import Home
-from workers.supervisor.children import EARLY_DEATHS, FIRST_PAUSE, LONGEST_PAUSE, Phase
+from workers.supervisor.children import EARLY_DEATHS, FIRST_PAUSE, LONGEST_PAUSE, Phase, at_this_moment
+from workers.supervisor.doors import here, identify
 from workers.supervisor.environment import HEAD_VARIABLE, stack_environment
+from workers.supervisor.freezing import end_frozen
 from workers.supervisor.net import accepts, eventually
 from workers.supervisor.ports import RAY_PORTS
-from workers.supervisor.processes import Process, arguments, end_all, environment, of_head, signal_to
-from workers.supervisor.ray_existing import identify
+from workers.supervisor.processes import Process, end_all, look, of_head, running, signal_to
+from workers.supervisor.ray_files import clear_files, clear_segments, make_token
 from workers.supervisor.ray_launch import HeadReport, HeadRequest
 from workers.supervisor.reaper import Reaper, Watched
+from workers.supervisor.recording import Recording
+from workers.supervisor.rotation import KEPT, LARGEST_BYTES, rotate
 
 logger = logging.getLogger(__name__)
 
@@ -37,28 +39,6 @@ SETTLE = 0.1
 """A GCS that died with everything else is not alone: look again after this."""
 GCS_MUST_LIVE = 5.0
 """A GCS that dies again within this is beyond re-execution."""
-
-
-@dataclass(frozen=True)
-class _Recording:
-    """What it takes to execute a process again."""
-
-    argv: list[str]
-    environment: dict[str, str]
-    folder: Path
-    output: Path
-    errors: Path
-
-    @classmethod
-    def of(cls, pid: int) -> "_Recording":
-        links = Path("/proc") / str(pid)
-        return cls(
-            argv=arguments(pid),
-            environment=environment(pid),
-            folder=Path(os.readlink(links / "cwd")),
-            output=Path(os.readlink(links / "fd/1")),
-            errors=Path(os.readlink(links / "fd/2")),
-        )
 
 
 class RayHead:
@@ -75,9 +55,13 @@ class RayHead:
         back: Callable[[], None],
     ) -> None:
         self.address = f"{ADDRESS}:{first_port}"
+        self.is_here, self.command = True, here
         self.phase = Phase.STOPPED
         self.starts = 0
+        self.last_end: str | None = None
+        """What became of the head before this one, for people."""
         self.gcs_starts = 0
+        self.gcs_last_end: str | None = None
         self.head_id: str | None = None
         self._home = home
         self._first_port = first_port
@@ -89,8 +73,10 @@ class RayHead:
         self._sessions: set[int] = set()
         self._head_ids: set[str] = set()
         self._gcs: Watched | None = None
-        self._recording: _Recording | None = None
+        self._recording: Recording | None = None
         self._raylet: Watched | None = None
+        self._agents: frozenset[int] = frozenset()
+        self._frozen: set[int] = set()
         self._up = asyncio.Event()
         self._unwanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -118,8 +104,10 @@ class RayHead:
         self._task = asyncio.create_task(self._keep(), name="ray head")
 
     async def ensure(self) -> None:
-        """Returns when the head answers, replacing one that is up and does not. Raises Unavailable."""
-        if self._up.is_set() and not await self.answers():
+        """Returns when the head answers, replacing one that is up and twice does not. Raises Unavailable."""
+        asked = self.head_id
+        silent = self._up.is_set() and not (await self.answers() or await self.answers())
+        if silent and self._up.is_set() and self.head_id == asked:  # else it is another one by now
             self._up.clear()
             self._unwanted.set()
         try:
@@ -154,6 +142,7 @@ class RayHead:
         while True:
             reason = await self._until_lost()
             logger.error("the Ray head is lost (%s): starting another", reason)
+            lost_at, self.last_end = time.monotonic(), at_this_moment(reason)
             self._up.clear()
             self._lost()
             pause = FIRST_PAUSE
@@ -165,7 +154,9 @@ class RayHead:
                     logger.error("%s; next try in %.1f s", error, pause)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
+            self.last_end += f", replaced in {time.monotonic() - lost_at:.1f} s"
             self._back()
+            self._changed()
 
     async def _start_afresh(self) -> None:
         """End every process of earlier heads, delete what they left, start a new one. A head that is started
@@ -175,7 +166,9 @@ class RayHead:
         await end_all(self._processes, deadlines.PROCESSES_GONE)
         self._sessions.clear()
         self._head_ids.clear()
+        self._frozen.clear()
         clear_files(self._home)
+        clear_segments(self._home)
         shutil.rmtree(self._storage, ignore_errors=True)
         self._storage.mkdir(parents=True)
         self._home.ray_temp.mkdir(mode=0o700, parents=True)
@@ -188,11 +181,13 @@ class RayHead:
         self.gcs_starts += 1
         self._gcs, self._raylet = self._reaper.watch(report.gcs_server), self._reaper.watch(report.raylet)
         try:
-            self._recording = _Recording.of(report.gcs_server)
+            self._recording = Recording.of(report.gcs_server)
         except OSError:
             raise Unavailable(
                 f"Ray's GCS ended at once (log: {report.session_folder}/logs/gcs_server.out)"
             ) from None
+        # It has no other children before the first driver comes.
+        self._agents = frozenset(process.pid for process in running() if process.parent == report.raylet)
         self._up.set()
         self._enter(Phase.READY)
         logger.info("ray head is ready at %s (raylet pid %d)", self.address, report.raylet)
@@ -213,8 +208,12 @@ class RayHead:
             HEAD_VARIABLE: head_id,
             "RAY_gcs_storage": "rocksdb",  # survives the GCS, which can therefore be executed again
             "RAY_gcs_storage_path": str(self._storage),
+            # Ray rotates the logs of its processes and of actors by itself.
+            "RAY_ROTATION_MAX_BYTES": str(LARGEST_BYTES),
+            "RAY_ROTATION_BACKUP_COUNT": str(KEPT),
         }
         argv = [sys.executable, "-m", "workers.supervisor.ray_launch", request.model_dump_json()]
+        rotate(self.log)
         with self.log.open("ab") as log:
             launcher = self._reaper.start(argv, environment=head_environment, output=log)
             self._sessions.add(launcher.pid)
@@ -232,20 +231,27 @@ class RayHead:
         loop = asyncio.get_running_loop()
         gcs_started = loop.time() - GCS_MUST_LIVE
         unwanted = asyncio.create_task(self._unwanted.wait())
+        freezes = asyncio.create_task(end_frozen(self._vital, self._is_frozen))
         try:
             while True:
                 await asyncio.wait(
                     [self._gcs.ended, self._raylet.ended, unwanted], return_when=asyncio.FIRST_COMPLETED
                 )
                 if unwanted.done():
-                    return "it does not answer"
+                    return "it did not answer"
+                gcs_gone = loop.time()
                 await asyncio.wait([self._raylet.ended], timeout=SETTLE)
                 if not self._raylet.alive:
-                    return f"its raylet ended with {self._raylet.ended.result()}"
-                if loop.time() - gcs_started < GCS_MUST_LIVE:
+                    if frozen := self._frozen & self._agents:
+                        return f"an agent of its raylet (pid {min(frozen)}) was frozen"
+                    return f"its raylet {self._how_it_ended(self._raylet)}"
+                end = at_this_moment(self._how_it_ended(self._gcs))
+                if gcs_gone - gcs_started < GCS_MUST_LIVE:
                     return "its GCS ended twice"
                 gcs_started = loop.time()
-                self._gcs = self._execute_gcs_again()
+                assert self._recording
+                self.gcs_starts += 1
+                self._gcs = self._recording.play(self._reaper)
                 try:
                     await eventually(
                         lambda: accepts(ADDRESS, self._first_port),
@@ -254,19 +260,25 @@ class RayHead:
                     )
                 except Unavailable as error:
                     return str(error)
-                logger.warning("ray's GCS died alone and was executed again (pid %d)", self._gcs.pid)
+                self.gcs_last_end = f"{end}, executed again in {loop.time() - gcs_gone:.1f} s"
+                logger.warning("ray's GCS %s (pid %d)", self.gcs_last_end, self._gcs.pid)
                 self._changed()
         finally:
             unwanted.cancel()
+            freezes.cancel()
 
-    def _execute_gcs_again(self) -> Watched:
-        old = self._recording
-        assert old
-        self.gcs_starts += 1
-        with old.output.open("ab") as output, old.errors.open("ab") as errors:
-            return self._reaper.start(
-                old.argv, environment=old.environment, output=output, errors=errors, folder=old.folder
-            )
+    def _vital(self) -> list[int]:
+        """The processes that nothing works without."""
+        pids = [process.pid for process in (self._gcs, self._raylet) if process and process.alive]
+        # An agent that ended took its raylet along; its number may be another process's by then.
+        return pids + [pid for pid in self._agents if (agent := look(pid)) and agent.parent == self.pid]
+
+    def _is_frozen(self, pid: int) -> None:
+        logger.error("process %d of the Ray head has been frozen for %.0f s", pid, deadlines.CHILD_SILENT)
+        self._frozen.add(pid)
+
+    def _how_it_ended(self, process: Watched) -> str:
+        return "was frozen" if process.pid in self._frozen else f"ended with {process.ended.result()}"
 
     def _processes(self) -> list[Process]:
         return of_head(self._sessions, self._head_ids)
@@ -274,21 +286,3 @@ class RayHead:
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
         self._changed()
-
-
-def make_token(home: Home) -> None:
-    """The secret that every process of the cluster shows; readable by this user only."""
-    if not home.ray_token.exists():
-        with open(os.open(home.ray_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-
-
-def clear_files(home: Home) -> None:
-    """Remove Ray's temp folder. The logs of its last session stay, as logs/ray-last."""
-    with contextlib.suppress(OSError):
-        sessions = [path for path in home.ray_temp.glob("session_*") if not path.is_symlink()]
-        if sessions:
-            kept = home.logs / "ray-last"
-            shutil.rmtree(kept, ignore_errors=True)
-            shutil.move(max(sessions, key=lambda path: path.stat().st_mtime) / "logs", kept)
-    shutil.rmtree(home.ray_temp, ignore_errors=True)

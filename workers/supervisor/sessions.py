@@ -3,14 +3,15 @@
 import asyncio
 import contextlib
 import json
+import logging
 import shutil
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from temporalio import activity
 
+from ratchet.sessions.failpoints import failpoint
 from ratchet.spec import deadlines, names
 from ratchet.spec.control import ProbeAnswer, SessionInfo, SessionRequest
 from ratchet.spec.faults import InfraFault
@@ -20,6 +21,8 @@ from workers.supervisor.children import Child, Phase, Plan
 from workers.supervisor.files import write_atomically
 from workers.supervisor.reaper import Reaper
 
+logger = logging.getLogger(__name__)
+
 _HEARTBEAT_EVERY = 2.0
 
 Key = tuple[str, int]
@@ -27,6 +30,11 @@ Key = tuple[str, int]
 
 class RayCluster(Protocol):
     """Where the actors of sessions run."""
+
+    command: Callable[..., Sequence[str]]
+    """(name, module, *words): what to execute here for `python -m module words` to run there."""
+    is_here: bool
+    """Whether it runs here; else what is executed here only stands in for it."""
 
     async def answers(self) -> bool: ...
     async def ensure(self) -> None: ...
@@ -79,11 +87,10 @@ class Sessions:
     async def open_session(self, request: SessionRequest) -> SessionInfo:
         """A head that answers and a session worker that polls; joins what is already there. Earlier sessions
         of the run are closed. Raises Unavailable."""
-        async with heartbeats(), self._alone(request):
+        async with heartbeats(), self._alone(_key(request)):
+            await asyncio.to_thread(failpoint, "open_session.begin")
             await self._cluster.ensure()
-            for run, session in self._known():
-                if run == request.run and session < request.session:
-                    await self._close(run, session)
+            await self._close_earlier(request)
             await self._running(request)
         return SessionInfo(
             run=request.run, session=request.session, queue=session_queue(request.run, request.session)
@@ -92,7 +99,7 @@ class Sessions:
     @activity.defn(name=names.PROBE_SESSION)
     async def probe_session(self, request: SessionRequest) -> ProbeAnswer:
         """What of the session is there, at this moment."""
-        child = self.children.get((request.run, request.session))
+        child = self.children.get(_key(request))
         head = await self._cluster.answers()
         worker = child is not None and child.pid is not None
         detail = (
@@ -104,10 +111,10 @@ class Sessions:
     async def restart_worker(self, request: SessionRequest) -> SessionInfo:
         """Another session worker, with a new host, that polls. A retry of this activity does not kill the
         worker that its first attempt started. Raises Unavailable."""
-        key = (request.run, request.session)
+        key = _key(request)
         info = activity.info()
         order = f"{info.workflow_run_id or info.activity_run_id}/{info.activity_id}"
-        async with heartbeats(), self._alone(request):
+        async with heartbeats(), self._alone(_key(request)):
             child = self.children.get(key)
             # One that has just been started again is on its way already.
             if child and child.phase is Phase.READY and self._restarts_done.get(key) != order:
@@ -119,19 +126,38 @@ class Sessions:
     @activity.defn(name=names.CLOSE_SESSION)
     async def close_session(self, request: SessionRequest) -> None:
         """No worker and no actor of the session is left, nor its folder. Raises InfraFault."""
-        async with heartbeats(), self._alone(request):
+        async with heartbeats(), self._alone(_key(request)):
+            await asyncio.to_thread(failpoint, "close_session.begin")
             await self._close(request.run, request.session)
+
+    # --- sessions that nobody closes
+
+    async def close_if(self, key: Key, is_abandoned: Callable[[], Awaitable[bool]]) -> None:
+        """Close it if that is so, with no order for it in between. Raises InfraFault or Unavailable."""
+        async with self._alone(key):
+            if await is_abandoned():
+                logger.warning("session %d of %s was left open: closing it", key[1], key[0])
+                await self._close(*key)
+
+    def known(self) -> list[Key]:
+        """Sessions that were opened and not closed, by this supervisor or one before it."""
+        found = set(self.children)
+        for folder in (self._home.root / "sessions").glob("*-*"):
+            run, _, session = folder.name.rpartition("-")
+            if session.isdecimal():
+                found.add((run, int(session)))
+        return sorted(found)
 
     # ---
 
     @contextlib.asynccontextmanager
-    async def _alone(self, request: SessionRequest) -> AsyncIterator[None]:
+    async def _alone(self, key: Key) -> AsyncIterator[None]:
         """One order at a time for a session; they come again after timeouts."""
-        async with self._locks.setdefault((request.run, request.session), asyncio.Lock()):
+        async with self._locks.setdefault(key, asyncio.Lock()):
             yield
 
     async def _running(self, request: SessionRequest) -> None:
-        key = (request.run, request.session)
+        key = _key(request)
         folder = self._home.session_folder(*key)
         write_atomically(folder / "request.json", request.model_dump_json())
         if key not in self.children:
@@ -148,11 +174,14 @@ class Sessions:
         ready = self._home.session_folder(run, session) / "ready.json"
 
         async def is_ready(pid: int, _began: float) -> bool:
-            return _pid_in(ready) == pid
+            found = _pid_in(ready)
+            return found == pid or (found is not None and not self._cluster.is_here)
 
         return Plan(
             name=name,
-            argv=[sys.executable, "-m", "workers.session_worker", "--run", run, "--session", str(session)],
+            argv=self._cluster.command(
+                name, "workers.session_worker", "--run", run, "--session", str(session)
+            ),
             environment=self._environment,
             log=self._home.logs / f"{name}.log",
             is_ready=is_ready,
@@ -161,34 +190,40 @@ class Sessions:
             before_start=lambda: ready.unlink(missing_ok=True),
         )
 
+    async def _close_earlier(self, request: SessionRequest) -> None:
+        """No earlier session of the run has anything left, whoever opened it."""
+        if request.session == 1 or (request.run, request.session) in self.children:
+            return
+        for run, session in self.known():
+            if run == request.run and session < request.session:
+                await self._close(run, session)
+        await self._reap(request.run, "--before", request.session)
+
     async def _close(self, run: str, session: int) -> None:
         child = self.children.pop((run, session), None)
         if child:
             await child.stop()
-        if await self._cluster.answers():  # actors of a head that is gone are gone
-            await self._reap(run, session)
+        # A head that does not answer is not always gone: its GCS may be about to be executed again, and then
+        # its actors are still there.
+        await self._cluster.ensure()
+        await self._reap(run, "--session", session)
         shutil.rmtree(self._home.session_folder(run, session), ignore_errors=True)
         (self._home.root / "alive" / f"session-{run}-{session}").unlink(missing_ok=True)
         self._changed()
 
-    async def _reap(self, run: str, session: int) -> None:
-        argv = [sys.executable, "-m", "workers.reap", "--run", run, "--session", str(session)]
+    async def _reap(self, run: str, which: str, session: int) -> None:
+        argv = self._cluster.command("reap", "workers.reap", "--run", run, which, str(session))
         log = self._home.logs / "reap.log"
         with log.open("ab") as output:
             code = await self._reaper.run(
                 argv, environment=self._environment, output=output, within=deadlines.RAY_CALL
             )
         if code != 0:
-            raise InfraFault(f"the actors of {run}, session {session}, could not be ended (log: {log})")
+            raise InfraFault(f"the actors of {run} ({which} {session}) could not be ended (log: {log})")
 
-    def _known(self) -> list[Key]:
-        """Sessions that were opened and not closed, by this supervisor or one before it."""
-        found = set(self.children)
-        for folder in (self._home.root / "sessions").glob("*-*"):
-            run, _, session = folder.name.rpartition("-")
-            if session.isdecimal():
-                found.add((run, int(session)))
-        return sorted(found)
+
+def _key(request: SessionRequest) -> Key:
+    return request.run, request.session
 
 
 def _pid_in(file: Path) -> int | None:

@@ -26,6 +26,8 @@ class PartStatus(BaseModel):
     address: str | None = None
     starts: int = 0
     """How often it has been started; more than one: it died."""
+    last_end: str | None = None
+    """How and when it ended last, and what came of it, in words."""
     log: str | None = None
 
 

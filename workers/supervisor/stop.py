@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
@@ -11,10 +10,8 @@ from ratchet.spec.faults import Unavailable
 from ratchet.spec.home import Home
 from workers.supervisor.net import eventually
 from workers.supervisor.processes import end_all, look, of_stack, signal_to
-from workers.supervisor.ray_head import clear_files
+from workers.supervisor.ray_files import clear_files, clear_segments
 from workers.supervisor.state import supervisor_pid
-
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 class Swept(BaseModel):
@@ -47,18 +44,11 @@ async def down(home: Home) -> Swept:
 async def sweep(home: Home) -> Swept:
     """Remove what is left of a stack that has no supervisor: processes, shared memory, temp folder, state."""
     processes = await end_all(lambda: of_stack(home), deadlines.PROCESSES_GONE)
-    segments = _remove_segments(home)
+    segments = clear_segments(home)
     clear_files(home)
     shutil.rmtree(home.root / "alive", ignore_errors=True)
     home.state_file.unlink(missing_ok=True)
     return Swept(processes=processes, segments=segments)
-
-
-def _remove_segments(home: Home) -> int:
-    segments = list(_SHARED_MEMORY.glob(f"ratchet-{home.tag}*"))
-    for segment in segments:
-        segment.unlink(missing_ok=True)
-    return len(segments)
 
 
 async def _ended(pid: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Never
 
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -24,7 +24,9 @@ from ratchet.spec.faults import Unavailable
 from ratchet.spec.home import Home
 from ratchet.spec.ids import CLUSTER_QUEUE, CONTROL_QUEUE
 from workers.supervisor import temporal_server
+from workers.supervisor.abandoned import close_abandoned
 from workers.supervisor.children import Child, Plan
+from workers.supervisor.doors import door
 from workers.supervisor.environment import stack_environment
 from workers.supervisor.files import write_atomically
 from workers.supervisor.net import http_ok
@@ -32,6 +34,7 @@ from workers.supervisor.ports import Ports
 from workers.supervisor.ray_existing import ExistingRay
 from workers.supervisor.ray_head import RayHead
 from workers.supervisor.reaper import Reaper
+from workers.supervisor.rotation import keep_small
 from workers.supervisor.sessions import Sessions
 from workers.supervisor.state import PartStatus, SupervisorState
 from workers.supervisor.stop import sweep
@@ -58,7 +61,7 @@ class Options:
     temporal: str | None = None
     """An existing Temporal server (host:port) instead of one of our own."""
     ray: str | None = None
-    """An existing Ray cluster on this host."""
+    """An existing Ray cluster: HOST:PORT of its GCS if this host is one of its, else its dashboard's URL."""
     ports: dict[str, int] = field(default_factory=dict)
     """Ports asked for, by the names of Ports."""
 
@@ -87,7 +90,7 @@ class Supervisor:
         self._head: RayHead | ExistingRay | None = None
         self._sessions: Sessions | None = None
         self._client: Client | None = None
-        self._cluster_worker: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[Never]] = []
         self._control_before: tuple[int, set[str]] = (0, set())
         self._ready = False
         self._stopping = False
@@ -108,10 +111,14 @@ class Supervisor:
         self._address = options.temporal or f"127.0.0.1:{self._ports.temporal}"
         if "RAY_ADDRESS" in os.environ:
             logger.info("RAY_ADDRESS=%s is ignored: say --ray to use that cluster", os.environ["RAY_ADDRESS"])
+        self._background.append(asyncio.create_task(keep_small(self.home.logs)))
         await _together(self._start_ray(), self._start_temporal())
         if self._head and self._client:
             self._sessions = Sessions(self.home, self._environment, self._head, self._reaper, self._publish)
-            self._cluster_worker = asyncio.create_task(self._poll_cluster_queue(self._client, self._sessions))
+            self._background += [
+                asyncio.create_task(self._poll_cluster_queue(self._client, self._sessions)),
+                asyncio.create_task(close_abandoned(self._sessions, self._client)),
+            ]
         await _together(
             *(self._start_child(part, plan()) for part, plan in self._plans.items() if part in options.parts)
         )
@@ -123,10 +130,15 @@ class Supervisor:
         if Part.RAY not in self.options.parts:
             return
         if self.options.ray:
-            existing = ExistingRay(self.options.ray, self._reaper, self._environment)
-            await existing.check()
+            existing = ExistingRay(
+                door(self.options.ray, self.home, self._reaper, self._environment),
+                changed=self._publish,
+                lost=self._head_lost,
+                back=self._head_back,
+            )
+            await existing.start()
             self._head = existing
-            logger.info("using the Ray cluster at %s", existing.address)
+            logger.info("using the Ray cluster at %s", existing.name)
             return
         head = RayHead(
             self.home,
@@ -225,7 +237,7 @@ class Supervisor:
             answers=answers,
         )
 
-    async def _poll_cluster_queue(self, client: Client, sessions: Sessions) -> None:
+    async def _poll_cluster_queue(self, client: Client, sessions: Sessions) -> Never:
         while True:
             try:
                 await Worker(client, task_queue=CLUSTER_QUEUE, activities=sessions.activities()).run()
@@ -238,15 +250,16 @@ class Supervisor:
     async def stop(self, grace: float = deadlines.STOP_GRACE) -> None:
         """Take down whatever is up, in reverse order, and leave nothing. Also after a `start` that failed."""
         self._stopping = True
-        if self._cluster_worker:
-            self._cluster_worker.cancel()
-            await asyncio.wait([self._cluster_worker], timeout=grace)
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background, timeout=grace)
         if self._sessions:
             await self._sessions.stop(grace)
         await asyncio.gather(
             *(self._children[part].stop(grace) for part in self._plans if part in self._children)
         )
-        if isinstance(self._head, RayHead):
+        if self._head:
             await self._head.stop(grace)
         if Part.TEMPORAL in self._children:
             await self._children[Part.TEMPORAL].stop(grace)
@@ -257,9 +270,13 @@ class Supervisor:
     # --- what is known of it
 
     def _publish(self) -> None:
-        """Write state.json."""
-        if not self._stopping:
+        """Write state.json. What is kept running must not end because the disk is full."""
+        if self._stopping:
+            return
+        try:
             write_atomically(self.home.state_file, self._state().model_dump_json(indent=1))
+        except OSError as error:
+            logger.error("%s cannot be written, and is old now: %s", self.home.state_file, error)
 
     def _state(self) -> SupervisorState:
         """The addresses, and how every part is."""
@@ -287,13 +304,29 @@ class Supervisor:
             head = self._head
             log = str(head.log)
             yield PartStatus(
-                name="ray", state=head.phase, pid=head.pid, address=head.address, starts=head.starts, log=log
+                name="ray",
+                state=head.phase,
+                pid=head.pid,
+                address=head.address,
+                starts=head.starts,
+                last_end=head.last_end,
+                log=log,
             )
             yield PartStatus(
-                name="ray-gcs", state=head.phase, pid=head.gcs_pid, starts=head.gcs_starts, log=log
+                name="ray-gcs",
+                state=head.phase,
+                pid=head.gcs_pid,
+                starts=head.gcs_starts,
+                last_end=head.gcs_last_end,
+                log=log,
             )
         elif self._head:
-            yield PartStatus(name="ray", state="existing", address=self._head.address)
+            yield PartStatus(
+                name="ray",
+                state="existing" if self._head.up else "away",
+                address=self._head.name,
+                last_end=self._head.last_end,
+            )
         if self._sessions:
             for child in self._sessions.children.values():
                 yield _status_of(child, None)
@@ -306,6 +339,7 @@ def _status_of(child: Child, address: str | None) -> PartStatus:
         pid=child.pid,
         address=address,
         starts=child.starts,
+        last_end=child.last_end,
         log=str(child.plan.log),
     )
 

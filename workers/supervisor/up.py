@@ -115,4 +115,5 @@ def _log(home: Home, *, to_file: bool) -> None:
         home.logs.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(home.logs / "supervisor.log"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=handlers)
-    logging.getLogger("temporalio").setLevel(logging.WARNING)
+    for noisy in ("temporalio", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -151,6 +151,8 @@ def _scrub(value: Any) -> Any:
         return [_scrub(item) for item in value]
     if not isinstance(value, dict):
         return value
+    if value.get("kind") == "TASK_QUEUE_KIND_STICKY":
+        value = {**value, "name": "sticky"}
     return {key: _PRIVATE[key] if key in _PRIVATE else _scrub(item) for key, item in value.items()}
 
 

@@ -1,18 +1,16 @@
 """A run's whole control side in one process, over engines that follow a script.
 
-Everything but the engines is the real thing: Temporal, the store, the session's activities, the conductor.
-For tests of workflows, and for recording golden histories.
+Everything but the engines is the real thing: Temporal, the store, artifacts, the session's activities, the
+conductor. For tests of workflows, and for recording golden histories.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import xxhash
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
@@ -21,158 +19,16 @@ from activities.session import SessionActivities
 from ratchet.sessions.conductor import Conductor
 from ratchet.spec import names
 from ratchet.spec.control import ProbeAnswer, SessionInfo, SessionRequest
-from ratchet.spec.faults import Cancelled, RatchetError
-from ratchet.spec.ids import CLUSTER_QUEUE, CONTROL_QUEUE, OpId, OpKind, WeightVersion, session_queue
-from ratchet.spec.operations import (
-    AnyArgs,
-    CommitArgs,
-    EvaluateArgs,
-    OpAnswer,
-    RefitArgs,
-    RestoreArgs,
-    RolloutArgs,
-    SnapshotArgs,
-    TrainArgs,
-)
-from ratchet.spec.receipts import (
-    AnyReceipt,
-    CheckpointReceipt,
-    EvaluateReceipt,
-    RefitReceipt,
-    RestoreReceipt,
-    RolloutReceipt,
-    SnapshotReceipt,
-    TrainReceipt,
-)
+from ratchet.spec.home import Home
+from ratchet.spec.ids import CLUSTER_QUEUE, CONTROL_QUEUE, OpId, session_queue
+from ratchet.spec.operations import AnyArgs, OpAnswer
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunInput, RunResult, RunState
 from ratchet.store import Store
 from workers.control_worker import build_control_worker
+from workers.testing.engines import Script, ScriptedExecutor
 
-Moment = tuple[OpKind, int]
-"""An operation of a script: its kind and its step."""
-
-
-@dataclass
-class Script:
-    """What the engines do out of the ordinary."""
-
-    holds: dict[Moment, asyncio.Event] = field(default_factory=dict)
-    """Operations that wait for an event."""
-    faults: dict[Moment, list[RatchetError]] = field(default_factory=dict)
-    """Operations that fail, one fault a start."""
-    began: defaultdict[Moment, asyncio.Event] = field(default_factory=lambda: defaultdict(asyncio.Event))
-    """Set when an operation begins."""
-    carried_out: list[str] = field(default_factory=list)
-    """Every operation that had its effect, in order; one that stands in it twice is a defect."""
-
-    def hold(self, kind: OpKind, step: int) -> asyncio.Event:
-        return self.holds.setdefault((kind, step), asyncio.Event())
-
-
-class ScriptedExecutor:
-    """An Executor whose weights are a hash of everything trained so far: what is lost or done twice shows."""
-
-    def __init__(self, script: Script) -> None:
-        self._script = script
-        self._weights = "base"
-
-    async def execute(
-        self, args: AnyArgs, progress: Callable[[str], None], cancelled: asyncio.Event
-    ) -> AnyReceipt:
-        moment = (args.op.kind, args.op.step)
-        self._script.began[moment].set()
-        if (hold := self._script.holds.get(moment)) is not None:
-            waits = [asyncio.create_task(hold.wait()), asyncio.create_task(cancelled.wait())]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
-            if cancelled.is_set():
-                raise Cancelled(f"{args.op} was cancelled")
-        if faults := self._script.faults.get(moment):
-            raise faults.pop(0)
-        self._script.carried_out.append(str(args.op))
-        return self._receipt(args)
-
-    async def cancel(self, args: AnyArgs) -> None:
-        pass  # the event that `execute` waits for is enough
-
-    async def recover(self) -> list[tuple[OpId, str, AnyReceipt]]:
-        return []
-
-    def _receipt(self, args: AnyArgs) -> AnyReceipt:
-        op = str(args.op)
-        match args:
-            case RestoreArgs():
-                self._weights = args.checkpoint or "base"
-                return RestoreReceipt(
-                    op=op,
-                    version=self._version(args),
-                    checkpoint=args.checkpoint,
-                    num_parameters=1,
-                    model_digest="m",
-                )
-            case RolloutArgs():
-                count = args.cursor_end - args.cursor_start
-                return RolloutReceipt(
-                    op=op,
-                    cursor_start=args.cursor_start,
-                    cursor_end=args.cursor_end,
-                    num_groups=count,
-                    num_samples=2 * count,
-                    replayed_groups=0,
-                    num_tokens=8 * count,
-                    reward_mean=0.5,
-                    reward_std=0.5,
-                    accuracy=0.5,
-                    length_mean=4.0,
-                    truncated_fraction=0.0,
-                    samples_generated=2 * args.cursor_end,
-                    version=args.version,
-                )
-            case TrainArgs():
-                trained = f"{self._weights}/{args.cursor_start}-{args.cursor_end}"
-                self._weights = xxhash.xxh3_64(trained.encode()).hexdigest()
-                return TrainReceipt(
-                    op=op,
-                    version=self._version(args),
-                    cursor_start=args.cursor_start,
-                    cursor_end=args.cursor_end,
-                    num_groups=args.cursor_end - args.cursor_start,
-                    zero_advantage_groups=0,
-                    num_tokens=8,
-                    optimizer_steps=args.op.step,
-                    metrics={"loss": 0.1, "grad_norm": 1.0, "learning_rate": 1e-5, "reward_mean": 0.5},
-                )
-            case RefitArgs():
-                return RefitReceipt(
-                    op=op, version=args.version, mover="ipc", num_tensors=1, num_bytes=4, wire_digest="w"
-                )
-            case SnapshotArgs():
-                return SnapshotReceipt(op=op, version=args.version, num_bytes=4)
-            case CommitArgs():
-                return CheckpointReceipt(
-                    op=op,
-                    version=args.version,
-                    path=f"checkpoints/{args.op.incarnation}-{args.op.step}",
-                    digest=f"sha-{args.version.digest}",
-                    manifest_digest="m",
-                    num_bytes=4,
-                    num_files=1,
-                    write_s=0.0,
-                )
-            case EvaluateArgs():
-                return EvaluateReceipt(
-                    op=op,
-                    version=args.version,
-                    num_problems=args.num_problems,
-                    accuracy=0.5,
-                    reward_mean=0.5,
-                    length_mean=4.0,
-                )
-
-    def _version(self, args: AnyArgs) -> WeightVersion:
-        return WeightVersion(incarnation=args.op.incarnation, step=args.op.step, digest=self._weights)
+__all__ = ["Script", "ScriptedStack", "scripted_stack"]
 
 
 class InProcessSession:
@@ -198,9 +54,10 @@ class InProcessSession:
 class ScriptedCluster:
     """The cluster queue's activities: sessions are workers of this process."""
 
-    def __init__(self, client: Client, script: Script) -> None:
+    def __init__(self, client: Client, script: Script, home: Home) -> None:
         self._client = client
         self._script = script
+        self._home = home
         self._workers: dict[str, Worker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._conductors: dict[str, Conductor] = {}
@@ -214,7 +71,7 @@ class ScriptedCluster:
     async def open_session(self, request: SessionRequest) -> SessionInfo:
         queue = session_queue(request.run, request.session)
         self.opened.append(queue)
-        self._conductors.setdefault(queue, Conductor(ScriptedExecutor(self._script)))
+        self._conductors.setdefault(queue, self._new_conductor())
         return await self.restart_worker(request)
 
     @activity.defn(name=names.PROBE_SESSION)
@@ -238,6 +95,14 @@ class ScriptedCluster:
         await self.stop_worker(queue)
         self._conductors.pop(queue, None)
 
+    def _new_conductor(self) -> Conductor:
+        return Conductor(ScriptedExecutor(self._script, self._home))
+
+    async def lose_head(self, request: SessionRequest) -> None:
+        """The cluster is gone with all its actors, and another one has come up in its place."""
+        self._conductors[session_queue(request.run, request.session)] = self._new_conductor()
+        await self.restart_worker(request)
+
     async def stop_worker(self, queue: str) -> None:
         """Let nobody poll the queue, as if the session worker were gone."""
         worker, task = self._workers.pop(queue, None), self._tasks.pop(queue, None)
@@ -258,6 +123,7 @@ class ScriptedStack:
     store: Store
     script: Script
     cluster: ScriptedCluster
+    home: Home
 
     async def start(
         self, spec: RunSpec, run: str, state: RunState | None = None
@@ -271,18 +137,24 @@ class ScriptedStack:
         )
 
 
+StackT = TypeVar("StackT", bound=ScriptedStack)
+
+
 @asynccontextmanager
-async def scripted_stack(client: Client, folder: Path, *, cached: int = 1000) -> AsyncIterator[ScriptedStack]:
+async def scripted_stack(
+    client: Client, folder: Path, *, cached: int = 1000, kind: type[StackT] = ScriptedStack
+) -> AsyncIterator[StackT]:
     """Everything a run needs, over `client`'s server, with its store in `folder`."""
     store = Store(f"sqlite:///{folder / 'store.db'}")
     store.migrate()
-    script = Script()
-    cluster = ScriptedCluster(client, script)
+    home, script = Home(folder), Script()
+    cluster = ScriptedCluster(client, script, home)
     async with (
-        build_control_worker(client, store, max_cached_workflows=cached, sandboxed=True),
+        build_control_worker(client, store, home, max_cached_workflows=cached, sandboxed=True),
         Worker(client, task_queue=CLUSTER_QUEUE, activities=cluster.all()),
     ):
         try:
-            yield ScriptedStack(client, store, script, cluster)
+            yield kind(client, store, script, cluster, home)
         finally:
             await cluster.stop_all()
+            store.close()

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -143,6 +144,38 @@ async def test_a_held_child_is_killed_and_comes_back_when_released(tmp_path: Pat
     child.release()
     await child.ready(20)
     assert child.starts == 2
+    await child.stop()
+
+
+async def test_a_released_child_starts_at_once_however_often_it_failed_before(
+    tmp_path: Path, reaper: Reaper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "FIRST_PAUSE", 60.0)
+    child = Child(plan(tmp_path, "raise SystemExit(1)"), reaper, nothing)
+    child.start()
+    await until(lambda: child.phase is Phase.WAITING)
+    child.hold()
+    await until(lambda: child.phase is Phase.HELD)
+    child.release()
+    await until(lambda: child.starts == 2)
+    await child.stop()
+
+
+async def test_a_child_says_how_it_ended_last(
+    tmp_path: Path, reaper: Reaper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = Child(plan(tmp_path, READY), reaper, nothing)
+    child.start()
+    await child.ready(20)
+    assert child.last_end is None
+    assert child.pid
+    os.kill(child.pid, signal.SIGKILL)
+    await until(lambda: child.starts == 2)
+    assert re.fullmatch(r"ended with -9 at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", child.last_end or "")
+    await child.ready(20)
+    await child.replace()
+    await until(lambda: child.starts == 3)
+    assert (child.last_end or "").startswith("was replaced on request at 2")
     await child.stop()
 
 

@@ -1,4 +1,4 @@
-"""One supervisor per home; what status, logs and reaping read."""
+"""One supervisor per home; what status and logs read."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,7 @@ import pytest
 
 from ratchet.spec.faults import Conflict, SpecError
 from ratchet.spec.home import Home
-from ratchet.spec.ids import actor_name
 from workers.liveness import beat
-from workers.reap import ROLES, belongs
 from workers.supervisor.state import SupervisorLock, supervisor_pid
 from workers.supervisor.status import log, status
 
@@ -41,14 +39,6 @@ def test_a_log_that_does_not_exist_is_answered_with_those_that_do(tmp_path: Path
     assert log(home, "api").read_text() == "hello"
     with pytest.raises(SpecError, match=r"no log 'apl' .* there is api"):
         log(home, "apl")
-
-
-def test_actors_are_told_apart_by_run_and_session() -> None:
-    assert all(belongs(actor_name(role, "a-b", 2, 3), "a-b", 2) for role in ROLES)
-    assert not belongs(actor_name("trainer", "a-b", 2), "b", 2)
-    assert not belongs(actor_name("trainer", "a", 12), "a", 2)
-    assert not belongs(actor_name("trainer", "a", 1, 2), "a", 2)
-    assert not belongs("somebody-elses", "a", 2)
 
 
 async def test_beat_touches_its_file_again_and_again(tmp_path: Path) -> None:
