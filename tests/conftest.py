@@ -5,10 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from ratchet.spec.home import Home
+
 pytest_plugins = ["pytester"]
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
 os.environ.pop("RAY_ADDRESS", None)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared base models, the tiny one among them: building it takes half a minute, so it is built once."""
+    from ratchet.models.prepare import prepare_model
+
+    home = Home(tmp_path_factory.mktemp("prepared"))
+    prepare_model("tiny", home)
+    return home.models
 
 
 @pytest.fixture(autouse=True)

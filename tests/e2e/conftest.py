@@ -186,12 +186,6 @@ class Stack:
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared base models, shared by every stack: the first run builds the tiny one."""
-    return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Stack]:
     """One stack for all tests of this folder; each brings runs of its own."""
     stack = Stack(tmp_path_factory.mktemp("e2e"), models)
