@@ -27,8 +27,8 @@ class Recording:
             argv=arguments(pid),
             environment=environment(pid),
             folder=Path(os.readlink(links / "cwd")),
-            output=Path(os.readlink(links / "fd/1")),
-            errors=Path(os.readlink(links / "fd/2")),
+            output=_file_behind(links / "fd/1"),
+            errors=_file_behind(links / "fd/2"),
         )
 
     def play(self, reaper: Reaper) -> Watched:
@@ -37,3 +37,9 @@ class Recording:
             return reaper.start(
                 self.argv, environment=self.environment, output=output, errors=errors, folder=self.folder
             )
+
+
+def _file_behind(descriptor: Path) -> Path:
+    """Ray's processes that rotate their logs write into pipes of their own, made when they start."""
+    target = Path(os.readlink(descriptor))
+    return target if target.is_absolute() and target.is_file() else Path(os.devnull)
