@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from ratchet.sessions.engines import DataPlaneHandle, GeneratorHandle, GroupSummary, TrainerHandle
 from ratchet.sessions.replacing import Parts
 from ratchet.spec.faults import Cancelled, DataFault
-from ratchet.spec.ids import OpId
+from ratchet.spec.ids import OpId, OpKind
 from ratchet.spec.operations import (
     AnyArgs,
     CommitArgs,
@@ -68,7 +68,10 @@ class EngineExecutor:
 
     async def recover(self) -> list[tuple[OpId, str, AnyReceipt]]:
         found = [*await self._trainer.receipts(), *await self._generator.receipts()]
-        return [(OpId.parse(op), digest, parse_receipt(receipt)) for op, digest, receipt in found]
+        known = [(OpId.parse(op), digest, parse_receipt(receipt)) for op, digest, receipt in found]
+        # The trainer's receipt says nothing of what a restore does to the others. Whoever asks for one again
+        # has not gone on from it, so it is gone through again; the trainer then answers what it did.
+        return [entry for entry in known if entry[0].kind is not OpKind.RESTORE]
 
     async def _restore(self, args: RestoreArgs, progress: Progress) -> AnyReceipt:
         progress("preparing the model")

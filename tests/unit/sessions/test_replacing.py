@@ -7,13 +7,22 @@ from typing import Any
 
 import pytest
 
+from ratchet.sessions.conductor import Conductor
 from ratchet.sessions.executor import EngineExecutor
 from ratchet.sessions.losses import GroupsMissing, WeightsMissing
 from ratchet.sessions.replacing import MAX_LOSSES
 from ratchet.spec.faults import ActorLost, RatchetError, Unavailable
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
 from ratchet.spec.loading import load_spec
-from ratchet.spec.operations import AnyArgs, EvaluateArgs, RefitArgs, RestoreArgs, RolloutArgs, TrainArgs
+from ratchet.spec.operations import (
+    AnyArgs,
+    EvaluateArgs,
+    OpState,
+    RefitArgs,
+    RestoreArgs,
+    RolloutArgs,
+    TrainArgs,
+)
 from ratchet.spec.receipts import AnyReceipt, EvaluateReceipt, RefitReceipt, RestoreReceipt, TrainReceipt
 
 HEAD = WeightVersion(incarnation=1, step=4, digest="d")
@@ -231,3 +240,20 @@ async def test_one_operation_gets_over_so_many_losses_and_no_more(
     with pytest.raises(ActorLost):
         await carry_out(executor, EVALUATE)
     assert session.diary.count("generator.renew") == MAX_LOSSES
+
+
+async def test_a_conductor_that_takes_over_in_a_restore_goes_through_all_of_it(
+    executor: EngineExecutor, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = await carry_out(executor, RESTORE)
+
+    async def receipts(_: Trainer) -> list[tuple[str, str, dict[str, object]]]:
+        return [(str(RESTORE.op), RESTORE.digest(), receipt.model_dump(mode="json"))]
+
+    monkeypatch.setattr(Trainer, "receipts", receipts)
+    session.diary.clear()
+    heir = Conductor(executor)
+    await heir.recover()
+    await heir.submit(RESTORE)
+    assert (await heir.poll(RESTORE.op, 5)).state is OpState.DONE
+    assert session.diary[-1] == "clear", "the dead one may not have come so far"
