@@ -16,7 +16,7 @@ from workers.supervisor.processes import signal_to
 
 HIT_WITHIN = 120.0
 """For a run to come to a moment: its start, and what it recovers from before it."""
-END_WITHIN = 240.0
+END_WITHIN = 150.0
 ANY_TIME = (0.1, 0.7)
 """As shares of an undisturbed run: this one may be a little faster."""
 _LOOK_EVERY = 0.02

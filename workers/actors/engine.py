@@ -43,13 +43,12 @@ class RemoteEngine:
 
     async def start(self) -> None:
         """Find the actor or make it, and build what is in it; again: no effect."""
+        self._stop_watching()  # it would end by name, and the name is about to be another actor's
         self._actor, endpoint = await found_or_made(
             self._class, self._config, self.role, lambda actor: actor.start.remote()
         )
         note_actor(self._config, self.role, endpoint.pid)
         self._lines = {lane: Line(endpoint, self.role, lane, lost=self._loss) for lane in self._threads}
-        if self._watch:
-            self._watch.cancel()
         self._watch = asyncio.create_task(self._until_silent(self._lines), name=f"watch {self.role}")
 
     async def call(self, lane: str, method: str, *arguments: Any, deadline: float) -> Any:
@@ -68,9 +67,15 @@ class RemoteEngine:
 
     async def end(self, reason: str) -> None:
         """Nobody is served by it from here on, be it frozen or only slow."""
+        self._stop_watching()
         for line in self._lines.values():
             line.cut(reason)
         await self._end_actor()
+
+    def _stop_watching(self) -> None:
+        if self._watch:
+            self._watch.cancel()
+            self._watch = None
 
     async def _end_actor(self) -> None:
         await asyncio.to_thread(kill, self._config, self.role)
@@ -78,17 +83,19 @@ class RemoteEngine:
         sweep(segment_prefix(Home(self._config.home), self._config.name(self.role)))
 
     async def _until_silent(self, lines: dict[str, Line]) -> None:
-        """A frozen process keeps its connections open: only an answer shows that it lives."""
-        line, silent = lines[CONTROL], 0.0
+        """A frozen process keeps its connections open: only an answer shows that it lives. One that is dead
+        has told whoever was calling; to end it once more does no harm."""
+        line, silent, loop = lines[CONTROL], 0.0, asyncio.get_running_loop()
         while silent < deadlines.ENGINE_SILENT:
             await asyncio.sleep(deadlines.ENGINE_PING_EVERY)
+            asked = loop.time()
             try:
                 await asyncio.to_thread(line.call, "ping", deadline=deadlines.ENGINE_PING_EVERY)
                 silent = 0.0
-            except RatchetError as error:
-                if isinstance(error, self._loss):
-                    return  # whoever calls next hears of it
-                silent += deadlines.ENGINE_PING_EVERY
+            except RatchetError:
+                # At most what one look takes: this process may have slept itself.
+                took = min(loop.time() - asked, 2 * deadlines.ENGINE_PING_EVERY)
+                silent += max(took, deadlines.ENGINE_PING_EVERY)
         logger.error("the %s has been silent for %.0f s: killed", self.role, silent)
         for each in lines.values():
             each.cut(f"it was silent for {silent:.0f} s")
