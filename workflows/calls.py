@@ -88,10 +88,10 @@ class SessionCalls:
             summary=f"step {op.step}: give up {op.kind.value}",
         )
 
-    async def open_session(self) -> None:
+    async def open_session(self) -> SessionInfo:
         """A Ray cluster, and a session worker that polls. Again: no effect."""
         request = SessionRequest(run=self._state.run, session=self._state.session, spec=self.spec)
-        await workflow.execute_activity(
+        return await workflow.execute_activity(
             names.OPEN_SESSION,
             request,
             result_type=SessionInfo,

@@ -96,8 +96,12 @@ async def _restored(life: Life) -> None:
     state = life.state
     await _on_record(life)
     if not state.session_open or state.cause is not None:
-        await life.calls.open_session()
+        session = await life.calls.open_session()
         state.session_open = True
+        if session.cluster_lost and state.incident:  # an engine without weights was only what showed it
+            state.incident = state.incident.model_copy(
+                update={"lost": "ray cluster", "cause": session.cluster_lost}
+            )
     for args in state.open_operations:
         life.checkpoints.join(args)
     state.open_operations = []
