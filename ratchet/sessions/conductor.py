@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 LOG_LENGTH = 1024
 """Ended operations remembered; the oldest are forgotten first."""
+UNWANTED_KEPT = 64
 
 
 @dataclass(eq=False)
@@ -84,6 +85,8 @@ class Conductor:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._log: OrderedDict[str, Operation] = OrderedDict()
+        self._unwanted: OrderedDict[str, None] = OrderedDict()
+        """Operations that were cancelled before this conductor had heard of them."""
         self._incarnation = 0
         self._engine_lane = asyncio.Lock()  # asyncio locks are fair: waiters enter in order
         self._writer_lane = asyncio.Lock()
@@ -109,6 +112,8 @@ class Conductor:
             if args.op.incarnation > self._incarnation:
                 await self._give_up_older(args.op.incarnation)
             entry = self._log[key] = Operation(args.op, args, args.digest())
+            if key in self._unwanted:
+                entry.cancelled.set()
             self._forget_old()
             self._start(entry, args)
         elif entry.args_digest != args.digest():
@@ -134,22 +139,30 @@ class Conductor:
         """Ask a running operation to end. Its finished work stays; an ended one is left as it is."""
         entry = self._log.get(str(op))
         if entry is None:
+            # The one before this conductor knew it, and so will this one in a moment.
+            self._unwanted[str(op)] = None
+            while len(self._unwanted) > UNWANTED_KEPT:
+                self._unwanted.popitem(last=False)
             return OpAnswer(op=str(op), state=OpState.ABSENT)
-        if entry.args and entry.state is OpState.RUNNING and not entry.cancelled.is_set():
-            entry.cancelled.set()
-            await self._executor.cancel(entry.args)
+        await self._tell_to_end(entry)
         return entry.answer()
+
+    async def _tell_to_end(self, entry: Operation) -> None:
+        """Set the flag that ends it at its next step, whether or not an engine can be told as well."""
+        if entry.args is None or entry.state is not OpState.RUNNING or entry.cancelled.is_set():
+            return
+        entry.cancelled.set()
+        try:
+            await self._executor.cancel(entry.args)
+        except RatchetError as fault:
+            logger.warning("%s: no engine can be told to end it: %s", entry.op, fault)
 
     async def _give_up_older(self, incarnation: int) -> None:
         """Adopt a higher incarnation: what an older one still does is not wanted any more."""
         self._incarnation = incarnation
-        for entry in self._log.values():
-            if entry.state is OpState.RUNNING and entry.op.incarnation < incarnation and entry.args:
-                entry.cancelled.set()
-                try:
-                    await self._executor.cancel(entry.args)
-                except RatchetError as fault:
-                    logger.warning("%s cannot be told to end: %s", entry.op, fault)
+        for entry in list(self._log.values()):
+            if entry.op.incarnation < incarnation:
+                await self._tell_to_end(entry)
 
     def _start(self, entry: Operation, args: AnyArgs) -> None:
         entry.state, entry.fault = OpState.RUNNING, None

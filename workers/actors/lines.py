@@ -83,6 +83,8 @@ class LineServer:
             return None, InfraFault(f"out of memory in {method}: {error}")
         except Exception as error:
             logger.exception("%s failed", method)
+            if _is_out_of_memory(error):
+                return None, InfraFault(f"out of memory in {method}: {error}")
             return None, RatchetError(f"{type(error).__name__}: {error}")
 
 
@@ -171,6 +173,8 @@ def _greeted(end: socket.socket, key: bytes, within: float, *handshake: Callable
     would wait for ever for the greeting of a process that is frozen."""
     end.settimeout(None)  # the kernel bounds reads, not Python: the descriptor is handed over
     end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(within))
+    # Nor is anybody to wait for ever who sends much to a process that does not read.
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _seconds(deadlines.RAY_CALL))
     # A pickle longer than 16 KiB goes out in two writes, and TCP would hold the second one back until the
     # first is acknowledged: 40 ms.
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -194,6 +198,11 @@ def _seconds(count: float) -> bytes:
 def _socket(connection: Any) -> socket.socket:
     """The socket behind a connection; closing it leaves the connection open."""
     return socket.socket(fileno=os.dup(connection.fileno()))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """torch's own errors for it, without importing torch: of the GPU's allocator, and of the CPU's."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def _reason(error: Exception) -> str:
