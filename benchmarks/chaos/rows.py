@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.chaos.evidence import Blow
 from benchmarks.chaos.stack import ChaosStack
-from benchmarks.chaos.table import Moment, Row, Strike, Table
-from benchmarks.chaos.victims import ILL_LASTS, ill, is_back, pid_of
+from benchmarks.chaos.table import Moment, Row, Strike, Table, Victim
+from benchmarks.chaos.victims import ILL_LASTS, PARTS, ill, is_back, pid_of
 from ratchet.spec.faults import RatchetError, Unavailable
 from ratchet.spec.run_spec import RunSpec
 from ratchet.store.records import RunRecord
@@ -17,6 +17,7 @@ from workers.supervisor.processes import signal_to
 HIT_WITHIN = 120.0
 """For a run to come to a moment: its start, and what it recovers from before it."""
 END_WITHIN = 150.0
+BACK_WITHIN = 60.0
 ANY_TIME = (0.1, 0.7)
 """As shares of an undisturbed run: this one may be a little faster."""
 _LOOK_EVERY = 0.02
@@ -66,6 +67,7 @@ class Carrier:
             self._strike(strike)
         self._until(lambda: False, END_WITHIN)
         carried.seconds = time.monotonic() - launched
+        self._wait_for_the_stack()
         self._stack.failpoints.clear()
         return carried
 
@@ -129,7 +131,9 @@ class Carrier:
             return go_on()
         pid = pid_of(stack.home, strike.victim, run)
         assert pid is not None
-        blow = Blow(strike, time.time(), pid)
+        blow = Blow(strike, time.time(), pid, at_moment=moment.at is not None)
+        if strike.victim is Victim.HEAD:
+            blow.trainer = pid_of(stack.home, Victim.TRAINER, run)
         signal_to(pid, strike.signal)
         go_on()
         self._carried.blows.append(blow)
@@ -147,11 +151,22 @@ class Carrier:
             time.sleep(_LOOK_EVERY)
         return True
 
+    def _wait_for_the_stack(self) -> None:
+        """A part that is frozen looks as if it were there: the next row must not be the one to find out."""
+        end = time.monotonic() + BACK_WITHIN
+        parts = [blow for blow in self._carried.blows if blow.strike.victim in PARTS]
+        while any(blow.back_at is None for blow in parts) and time.monotonic() < end:
+            self._look_after_victims()
+            time.sleep(_LOOK_EVERY)
+
     def _look_after_victims(self) -> None:
+        home, run = self._stack.home, self._carried.run
         for blow in self._carried.blows:
-            if blow.pid is not None and blow.back_at is None:
-                if is_back(self._stack.home, blow.strike.victim, self._carried.run, blow.pid):
-                    blow.back_at = time.time()
+            victim = blow.strike.victim
+            if blow.back_at is None and blow.pid and is_back(home, victim, run, blow.pid):
+                blow.back_at = time.time()
+            if blow.rebuilt_at is None and blow.trainer and is_back(home, Victim.TRAINER, run, blow.trainer):
+                blow.rebuilt_at = time.time()
 
     def _has_ended(self) -> bool:
         now = time.monotonic()

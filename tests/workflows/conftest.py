@@ -1,6 +1,7 @@
 """What the tests of the workflow share: a run's control side in one process, over scripted engines."""
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,6 +15,9 @@ from ratchet.spec.ids import OpKind
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunPhase, RunStatus
 from workers.testing.scripted import ScriptedStack, scripted_stack
+
+CACHED = int(os.environ.get("RATCHET_TEST_CACHED_WORKFLOWS", "1000"))
+"""0 (`make test-uncached`): every workflow task replays its run from the beginning."""
 
 
 class Bench(ScriptedStack):
@@ -64,7 +68,7 @@ def run() -> str:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stack(ratchet_temporal: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with scripted_stack(ratchet_temporal.client, tmp_path, kind=Bench) as stack:
+    async with scripted_stack(ratchet_temporal.client, tmp_path, cached=CACHED, kind=Bench) as stack:
         yield stack
 
 

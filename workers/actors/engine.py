@@ -92,15 +92,14 @@ class RemoteEngine:
         has told whoever was calling; to end it once more does no harm."""
         line, silent, loop = lines[CONTROL], 0.0, asyncio.get_running_loop()
         while silent < deadlines.ENGINE_SILENT:
+            looked = loop.time()
             await asyncio.sleep(deadlines.ENGINE_PING_EVERY)
-            asked = loop.time()
             try:
                 await asyncio.to_thread(line.call, "ping", deadline=deadlines.ENGINE_PING_EVERY)
                 silent = 0.0
             except RatchetError:
                 # At most what one look takes: this process may have slept itself.
-                took = min(loop.time() - asked, 2 * deadlines.ENGINE_PING_EVERY)
-                silent += max(took, deadlines.ENGINE_PING_EVERY)
+                silent += min(loop.time() - looked, 3 * deadlines.ENGINE_PING_EVERY)
         logger.error("the %s has been silent for %.0f s: killed", self.role, silent)
         for each in lines.values():
             each.cut(f"it was silent for {silent:.0f} s")
