@@ -118,7 +118,7 @@ class Carrier:
                 with ill(stack.home, strike.victim, run):
                     blow = Blow(strike, time.time(), None)
                     go_on()
-                    time.sleep(ILL_LASTS[strike.victim])
+                    self._wait_out(strike)
             except RatchetError as error:
                 self._carried.missed.append(f"{strike}: {error}")
                 return go_on()
@@ -138,6 +138,16 @@ class Carrier:
         go_on()
         self._carried.blows.append(blow)
         return None
+
+    def _wait_out(self, strike: Strike) -> None:
+        """A full disk has done what it can once a checkpoint was lost to it: the next would soon be due."""
+        end = time.monotonic() + ILL_LASTS[strike.victim]
+        while time.monotonic() < end:
+            if strike.victim is Victim.DISK_FULL and self._stack.store.incidents(self._carried.run):
+                return
+            time.sleep(_LOOK_EVERY)
+        if strike.victim is Victim.DISK_FULL:
+            self._carried.missed.append(f"{strike}: the run never noticed it")
 
     # --- waiting
 

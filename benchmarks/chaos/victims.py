@@ -16,9 +16,9 @@ from workers.supervisor.state import PartStatus, SupervisorState
 SESSION = 1
 """Runs of the harness open one session each."""
 
-ILL_LASTS = {Victim.STORE_LOCKED: 5.0, Victim.STORE_READONLY: 5.0, Victim.DISK_FULL: 0.5}
-"""Seconds. A store is away for longer than anybody waits for its lock (deadlines.STORE_BUSY). A disk is full
-for one checkpoint: these steps are so short that the next would soon be due."""
+ILL_LASTS = {Victim.STORE_LOCKED: 5.0, Victim.STORE_READONLY: 5.0, Victim.DISK_FULL: 10.0}
+"""Seconds. A store is away for longer than anybody waits for its lock (deadlines.STORE_BUSY), a disk is full
+until a checkpoint was lost to it."""
 
 PARTS = {
     Victim.API: "api",

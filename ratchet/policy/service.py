@@ -22,7 +22,7 @@ from ratchet.refit.segments import segment_prefix, sweep
 from ratchet.rollouts.partition import TRAIN_PARTITION, TRAIN_TASK
 from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.receipt_book import ReceiptBook
-from ratchet.spec.faults import ActorLost, StorageFault
+from ratchet.spec.faults import ActorLost, CheckpointDamaged
 from ratchet.spec.home import Home
 from ratchet.spec.hyperparameters import with_values
 from ratchet.spec.ids import WeightVersion
@@ -86,7 +86,7 @@ class TrainerService:
                 self._trainer.load_state(load_checkpoint(folder, self._trainer.state_template(), owner))
                 digest, parent = self._trainer.digest(), read_manifest(folder, owner).version
                 if parent.digest != digest:
-                    raise StorageFault(
+                    raise CheckpointDamaged(
                         f"{folder} was restored to weights {digest[:8]}, but its manifest says "
                         f"{parent.digest[:8]}: use an older checkpoint"
                     )
