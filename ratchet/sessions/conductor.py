@@ -6,9 +6,9 @@ Nothing in it that cannot be read again: receipts come back from the actors that
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ratchet.spec import deadlines
 from ratchet.spec.faults import RESTARTABLE, Cancelled, Conflict, Fault, FaultKind, RatchetError, as_fault
@@ -68,6 +68,10 @@ class Executor(Protocol):
 
     async def cancel(self, args: AnyArgs) -> None:
         """Tell the engines that a running operation is no longer wanted."""
+        ...
+
+    async def abandon(self, args: AnyArgs) -> None:
+        """End whatever a running operation is stuck in: it fails, and its engine is lost."""
         ...
 
     async def recover(self) -> list[tuple[OpId, str, AnyReceipt]]:
@@ -161,16 +165,30 @@ class Conductor:
         """Adopt a higher incarnation: what an older one still does is not wanted any more."""
         self._incarnation = incarnation
         for entry in list(self._log.values()):
-            if entry.op.incarnation < incarnation:
+            if entry.op.incarnation < incarnation and entry.state is OpState.RUNNING:
                 await self._tell_to_end(entry)
+                self._spawn(self._end_in_time(entry), f"end {entry.op}")
+
+    async def _end_in_time(self, entry: Operation) -> None:
+        """What does not end by itself must not keep its lane from the incarnation that is to go on. A
+        checkpoint may: it is whole, and has a lane of its own."""
+        if entry.args is None or entry.op.kind is OpKind.COMMIT_CHECKPOINT:
+            return
+        await asyncio.wait([asyncio.ensure_future(entry.changed.wait())], timeout=deadlines.OVER_GRACE)
+        if entry.state is OpState.RUNNING:
+            logger.error("%s is over and does not end: its engine is ended", entry.op)
+            await self._executor.abandon(entry.args)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _start(self, entry: Operation, args: AnyArgs) -> None:
         entry.state, entry.fault = OpState.RUNNING, None
         entry.changed.clear()
         entry.queued_at = asyncio.get_running_loop().time()
-        task = asyncio.create_task(self._run(entry, args), name=str(entry.op))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._run(entry, args), str(entry.op))
 
     async def _run(self, entry: Operation, args: AnyArgs) -> None:
         match entry.op.kind:

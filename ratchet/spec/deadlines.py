@@ -110,6 +110,8 @@ WATCH_AWAY = 300.0
 # --- engines
 RAY_CALL = 30.0
 """A call that only asks an actor something (position, receipts, ping)."""
+OVER_GRACE = 30.0
+"""For an operation of an incarnation that is over to end by itself; then its engine is ended."""
 ENGINE_PING_EVERY = 2.0
 ENGINE_SILENT = 10.0
 """An actor that has not answered pings for this long is killed and counts as lost."""

@@ -59,6 +59,9 @@ class Engines:
         self.ended.append(str(args.op))
         return SnapshotReceipt(op=str(args.op), version=VERSION, num_bytes=1)
 
+    async def abandon(self, args: AnyArgs) -> None:
+        raise AssertionError(f"{args.op} was told to end, and should have")
+
     async def cancel(self, args: AnyArgs) -> None:
         pass
 
@@ -247,3 +250,26 @@ async def test_a_cancel_that_comes_before_its_operation_is_not_forgotten(
     assert answer.fault
     assert answer.fault.kind is FaultKind.CANCELLED
     assert engines.began == []
+
+
+async def test_what_an_old_incarnation_is_stuck_in_is_ended(
+    conductor: Conductor, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = asyncio.Event()
+
+    async def stuck(args: AnyArgs, _progress: Callable[[str], None], _cancelled: asyncio.Event) -> AnyReceipt:
+        if args.op.incarnation == 1:
+            await ended.wait()
+            raise ActorLost("it was ended", role="trainer")
+        return SnapshotReceipt(op=str(args.op), version=VERSION, num_bytes=1)
+
+    async def abandon(args: AnyArgs) -> None:
+        assert args.op == op(1, OpKind.SNAPSHOT)
+        ended.set()
+
+    monkeypatch.setattr(engines, "execute", stuck)
+    monkeypatch.setattr(engines, "abandon", abandon)
+    monkeypatch.setattr(deadlines, "OVER_GRACE", 0.05)
+    await conductor.submit(snapshot(1))
+    await conductor.submit(snapshot(1, incarnation=2))
+    assert (await conductor.poll(op(1, OpKind.SNAPSHOT, 2), 5)).state is OpState.DONE
