@@ -19,7 +19,7 @@ HIT_WITHIN = 120.0
 END_WITHIN = 150.0
 BACK_WITHIN = 60.0
 ANY_TIME = (0.1, 0.7)
-"""As shares of an undisturbed run: this one may be a little faster."""
+"""As shares of the fastest run so far: this one may be a little faster."""
 _LOOK_EVERY = 0.02
 _LOOK_INTO_STORE_EVERY = 0.2
 _NOBODY_THERE_WITHIN = 20.0
@@ -48,8 +48,8 @@ class Carrier:
         self._looked_at = 0.0
         self._ended = False
 
-    def carry_out(self, spec: RunSpec, usually_lasts: float) -> Carried:
-        """Launch, strike, wait. `usually_lasts`: seconds of an undisturbed run. Raises RatchetError if it
+    def carry_out(self, spec: RunSpec, at_least: float) -> Carried:
+        """Launch, strike, wait. `at_least`: seconds that its run will last. Raises RatchetError if it
         cannot be launched."""
         carried, strikes = self._carried, self._row.strikes
         self._arm_counted(strikes)
@@ -58,7 +58,7 @@ class Carrier:
         if strikes:
             self._arm(strikes[0])
         for index, strike in enumerate(strikes):
-            if not self._wait_for(strike, usually_lasts):
+            if not self._wait_for(strike, at_least):
                 carried.missed.append(f"{strike}: nobody came there")
                 self._stack.failpoints.clear()
                 break
@@ -90,11 +90,11 @@ class Carrier:
         if moment.at and not moment.at.pass_ and not moment.after:
             self._stack.failpoints.arm(moment.at.failpoint, moment.at.action("hold"))
 
-    def _wait_for(self, strike: Strike, usually_lasts: float) -> bool:
+    def _wait_for(self, strike: Strike, at_least: float) -> bool:
         moment, failpoints = self._moment(strike), self._stack.failpoints
         if moment.at is None:
-            chosen = time.monotonic() + self._random.uniform(*ANY_TIME) * usually_lasts
-            self._until(lambda: time.monotonic() > chosen, usually_lasts)
+            chosen = time.monotonic() + self._random.uniform(*ANY_TIME) * at_least
+            self._until(lambda: time.monotonic() > chosen, at_least)
             return not self._ended
         if moment.after:
             after = moment.after.failpoint
