@@ -5,6 +5,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import pytest_asyncio
@@ -15,6 +16,8 @@ from ratchet.spec.ids import OpKind
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunPhase, RunStatus
 from workers.testing.scripted import ScriptedStack, scripted_stack
+
+T = TypeVar("T")
 
 CACHED = int(os.environ.get("RATCHET_TEST_CACHED_WORKFLOWS", "1000"))
 """0 (`make test-uncached`): every workflow task replays its run from the beginning."""
@@ -47,6 +50,13 @@ class Bench(ScriptedStack):
         async with asyncio.timeout(60):
             while (await self.status(run)).phase is not phase:
                 await asyncio.sleep(0.01)
+
+    async def on_record(self, question: Callable[[], T]) -> T:
+        """The answer of the store, once it has one: a run goes on while its records are being written."""
+        async with asyncio.timeout(30):
+            while not (answer := question()):
+                await asyncio.sleep(0.01)
+        return answer
 
     async def update(self, run: str, name: str, *args: object, id: str | None = None) -> RunStatus:
         handle = self.client.get_workflow_handle(run)

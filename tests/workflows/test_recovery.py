@@ -364,9 +364,7 @@ async def test_a_checkpoint_that_was_not_stored_is_tried_again_as_it_was_by_the_
         runtime={"continue_as_new_every_steps": 2},
     )
     handle = await stack.start(spec, run)
-    async with asyncio.timeout(30):
-        while not stack.store.incidents(run):
-            await asyncio.sleep(0.01)
+    await stack.on_record(lambda: stack.store.incidents(run))
     evaluation.set()
     await stack.begun(OpKind.ROLLOUT_BATCH, 3)
     await stack.update(run, names.UPDATE_STOP)
@@ -414,9 +412,7 @@ async def test_a_run_whose_rows_were_wiped_goes_on_and_is_put_on_record_again(st
     train = stack.script.hold(OpKind.TRAIN_STEP, 2)
     handle = await stack.start(stack.spec(3), run)
     await stack.begun(OpKind.TRAIN_STEP, 2)
-    async with asyncio.timeout(30):
-        while not stack.store.steps(run):
-            await asyncio.sleep(0.01)
+    await stack.on_record(lambda: stack.store.steps(run))
     with sqlite3.connect(stack.home.root / "store.db") as store:
         tables = store.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         for (table,) in tables:
@@ -462,9 +458,7 @@ async def test_a_disk_that_stays_full_ends_the_run_with_the_way_out(
 async def test_a_rollout_that_waits_for_a_full_disk_can_be_stopped(stack: Stack, run: str) -> None:
     stack.script.faults[OpKind.ROLLOUT_BATCH, 2] = [StorageFault("no space left on device")]
     handle = await stack.start(stack.spec(3), run)
-    async with asyncio.timeout(30):
-        while not stack.store.incidents(run):
-            await asyncio.sleep(0.01)
+    await stack.on_record(lambda: stack.store.incidents(run))
     await stack.update(run, names.UPDATE_STOP)
     result = await asyncio.wait_for(handle.result(), 20)
     assert (result.phase, result.step, result.checkpoint.version.step) == (RunPhase.STOPPED, 1, 1)
