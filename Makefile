@@ -56,9 +56,10 @@ demo-kill: setup  ## the demo, with its Ray head killed in the middle: watch it 
 down:  ## stop the stack; runs and checkpoints stay
 	@$(BIN)/ratchet down
 
+JOBS ?= 2
 .PHONY: test
-test: setup  ## every test (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup  ## every test, JOBS files at a time (ARGS="-k name" for some)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-uncached
 test-uncached: setup  ## the workflow tests with the workflow cache off: every task replays its run
