@@ -58,8 +58,12 @@ down:  ## stop the stack; runs and checkpoints stay
 
 JOBS ?= 2
 .PHONY: test
-test: setup  ## every test, JOBS files at a time (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
+test: setup  ## the tests, JOBS files at a time (ARGS="-k name" for some)
+	@$(BIN)/python -m pytest -m "not chaos" --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
+
+.PHONY: test-chaos
+test-chaos: setup  ## the tests that kill parts of a whole stack, one at a time
+	@$(BIN)/python -m pytest -m chaos $(ARGS)
 
 .PHONY: test-uncached
 test-uncached: setup  ## the workflow tests with the workflow cache off: every task replays its run

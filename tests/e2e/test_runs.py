@@ -18,11 +18,12 @@ RECIPE = ROOT / "recipes" / "tiny-addition.yaml"
 
 @pytest.fixture(scope="module")
 def twice(stack: Stack) -> tuple[str, str]:
-    """The whole recipe, twice."""
-    for run in ("whole-1", "whole-2"):
+    """The whole recipe, twice, side by side."""
+    runs = "whole-1", "whole-2"
+    for run in runs:
         stack.launch(run)
-        assert stack.ended(run)["phase"] == "completed"
-    return "whole-1", "whole-2"
+    assert [stack.ended(run)["phase"] for run in runs] == ["completed", "completed"]
+    return runs
 
 
 def test_tiny_addition_run_twice_ends_in_the_same_bits(stack: Stack, twice: tuple[str, str]) -> None:
