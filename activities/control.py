@@ -26,7 +26,7 @@ from ratchet.spec.control import (
 )
 from ratchet.spec.faults import FaultKind, RatchetError
 from ratchet.spec.home import Home
-from ratchet.store import Store, code_versions
+from ratchet.store import Store, code_versions, input_digests
 
 T = TypeVar("T")
 
@@ -52,7 +52,8 @@ class ControlActivities:
         """Write a run's row. Fails with Conflict, for good, or Unavailable, to be retried."""
         at = activity.info().scheduled_time.timestamp()  # the same for every attempt
         with _named_failures():
-            await asyncio.to_thread(self._store.register_run, request, at=at, code=self._code)
+            inputs = await asyncio.to_thread(input_digests, request.spec.environment)
+            await asyncio.to_thread(self._store.register_run, request, at=at, code=self._code, inputs=inputs)
 
     @activity.defn(name=names.RECORD)
     async def record(self, request: RecordRequest) -> None:

@@ -41,9 +41,17 @@ RECORD = 5.0
 RECORD_SCHEDULE_TO_CLOSE = 600.0
 """A store that stays away longer than this fails the run's record, and with it the run."""
 STORE_BUSY = 3.0
-"""For another process's write lock on the store: less than RECORD, so that the cause is told."""
+"""For another process's lock on the store, for its server to be reached, and for one statement of it: less
+than RECORD, so that the cause is told."""
+STORE_SILENT = 1.0
+"""A server that should have ended a statement by itself is given up after this; STORE_BUSY and this together
+are less than RECORD."""
+STORE_IDLE = 30.0
+"""A transaction whose client has stopped between two statements is ended by the server after this."""
 STORE_MIGRATE = 60.0
 """For another process to finish upgrading the store."""
+STORE_MAINTENANCE = 900.0
+"""For one statement of an upgrade, a check or a vacuum: it may have to read or write every row."""
 GIT = 5.0
 """For git to name the revision a run is made with."""
 CHOOSE_CHECKPOINT = 900.0
@@ -100,6 +108,10 @@ LIVE_STATUS = 2.0
 """For a running workflow to say what it does; then the store's record is shown alone."""
 REBUILD = 30.0
 """For Temporal to give the whole history of a run, every execution of it."""
+EVENTS_SILENT = 10.0
+"""A stream of events that has nothing to say says so after this: proxies close silent connections."""
+EVENTS_LONGEST = 3600.0
+"""A stream of events ends by itself after this; its client comes back where it was."""
 WATCH_AWAY = 300.0
 """`ratchet run watch` gives up (and says so) when nothing answered for this long; the run goes on."""
 

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 HOME_VARIABLE = "RATCHET_HOME"
+STORE_VARIABLE = "RATCHET_STORE"
 
 
 class Home:
@@ -31,7 +32,8 @@ class Home:
 
     @property
     def store_url(self) -> str:
-        return f"sqlite:///{self.root / 'store.db'}"
+        """RATCHET_STORE, like `postgresql://user@host/ratchet`; without it a SQLite file in this folder."""
+        return os.environ.get(STORE_VARIABLE) or f"sqlite:///{self.root / 'store.db'}"
 
     @property
     def artifacts(self) -> Path:

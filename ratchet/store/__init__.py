@@ -3,7 +3,10 @@
 A projection of workflow histories and manifests: it can be rebuilt, and nothing is decided by it.
 """
 
-from ratchet.store.provenance import code_versions
+from ratchet.store.audit import Audit, AuditRecord
+from ratchet.store.idempotency import IdempotencyKeys
+from ratchet.store.outbox import NoticeRecord
+from ratchet.store.provenance import code_versions, input_digests
 from ratchet.store.records import (
     CheckpointRecord,
     EvaluationRecord,
@@ -13,14 +16,22 @@ from ratchet.store.records import (
     StepRecord,
 )
 from ratchet.store.store import Store
+from ratchet.store.tokens import TokenRecord, Tokens
 
 __all__ = [
+    "Audit",
+    "AuditRecord",
     "CheckpointRecord",
     "EvaluationRecord",
     "EventRecord",
+    "IdempotencyKeys",
     "IncarnationRecord",
+    "NoticeRecord",
     "RunRecord",
     "StepRecord",
     "Store",
+    "TokenRecord",
+    "Tokens",
     "code_versions",
+    "input_digests",
 ]

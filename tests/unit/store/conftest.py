@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
+from sqlalchemy import Engine
 
 from ratchet.spec import names
 from ratchet.spec.control import (
@@ -30,6 +31,11 @@ from ratchet.spec.receipts import (
 from ratchet.spec.run_spec import EnvironmentSpec, GenerationSpec, GrpoSpec, PolicySpec, RunSpec
 from ratchet.spec.state import RunPhase
 from ratchet.store import Store
+from ratchet.store.engine import open_engine
+from workers.testing.postgres import PostgresServer
+
+BUSY_S = 0.5
+"""How long the stores of these tests wait for a lock."""
 
 SPEC = RunSpec(
     name="tiny-addition",
@@ -167,16 +173,61 @@ def told() -> Told:
     return Told()
 
 
+DATABASES = ("sqlite", "postgres")
+
+
+@pytest.fixture(params=DATABASES)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of each kind: a file that is not there yet, or one on a server."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'home' / 'store.db'}"
+        return
+    server = request.getfixturevalue("postgres")
+    name = server.new_database()
+    yield server.url(name)
+    server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def migrated(postgres: PostgresServer) -> str:
+    """A migrated database on the server, to be copied."""
+    name = postgres.new_database()
+    Store(postgres.url(name)).migrate()
+    return name
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A migrated database of each kind, without runs."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_url")
+        return
+    server = request.getfixturevalue("postgres")
+    name = server.new_database(request.getfixturevalue("migrated"))
+    yield server.url(name)
+    server.drop_database(name)
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'home' / 'store.db'}"
+def sqlite_url(tmp_path: Path) -> str:
+    """A migrated database in a file, without runs."""
+    url = f"sqlite:///{tmp_path / 'home' / 'store.db'}"
+    Store(url).migrate()
+    return url
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[Engine]:
+    """The same database, past the store."""
+    engine = open_engine(url, busy_s=1.0)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    """A migrated store in a file, without runs."""
-    store = Store(url, busy_s=0.1)
-    store.migrate()
+    """A migrated store, without runs."""
+    store = Store(url, busy_s=BUSY_S)
     yield store
     store.close()
 
