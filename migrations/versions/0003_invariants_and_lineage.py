@@ -164,7 +164,8 @@ def _create(name: str, table: str, action: str, refused: str, why: str) -> None:
     row = "OLD" if action == "DELETE" else "NEW"
     op.execute(
         f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        f"IF {refused} THEN RAISE EXCEPTION '{why}' USING ERRCODE = 'integrity_constraint_violation'; END IF; "
+        f"IF {refused} THEN RAISE EXCEPTION '{why}' USING ERRCODE = 'integrity_constraint_violation'; "
+        f"END IF; "
         f"RETURN {row}; END $$"
     )
     op.execute(f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH ROW EXECUTE FUNCTION {name}()")

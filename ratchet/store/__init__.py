@@ -5,6 +5,7 @@ A projection of workflow histories and manifests: it can be rebuilt, and nothing
 
 from ratchet.store.audit import Audit, AuditRecord
 from ratchet.store.idempotency import IdempotencyKeys
+from ratchet.store.lineage import Line, Lineage
 from ratchet.store.outbox import NoticeRecord
 from ratchet.store.provenance import code_versions, input_digests
 from ratchet.store.records import (
@@ -26,6 +27,8 @@ __all__ = [
     "EventRecord",
     "IdempotencyKeys",
     "IncarnationRecord",
+    "Line",
+    "Lineage",
     "NoticeRecord",
     "RunRecord",
     "StepRecord",

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, and_, false, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, false, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from ratchet.spec.faults import Conflict
@@ -24,11 +24,13 @@ def get_run(session: Session, run: str) -> RunRecord | None:
 
 
 def list_runs(
-    session: Session, limit: int, before: str | None, phases: Collection[RunPhase]
+    session: Session, limit: int, before: str | None, phases: Collection[RunPhase], recipe: str | None
 ) -> list[RunRecord]:
     query = select(Run).order_by(Run.created_at.desc(), Run.id.desc()).limit(limit)
     if phases:
         query = query.where(Run.phase.in_(phases))
+    if recipe is not None:
+        query = query.where(Run.recipe == recipe)
     if before is not None:
         last = session.get(Run, before)
         if last is None:
@@ -48,7 +50,7 @@ def steps(session: Session, run: str, since: int) -> list[StepRecord]:
 
 
 def steps_on_path(session: Session, run: str, since: int) -> list[StepRecord]:
-    query = select(Step).where(Step.run == run, Step.step > since, _on_path(session, run, Step))
+    query = select(Step).where(Step.run == run, _on_path(session, run, Step, since))
     # Two are left of one step only while the restore of the newer incarnation is not recorded yet.
     newest = {row.step: row for row in session.scalars(query.order_by(Step.step, Step.incarnation))}
     return [StepRecord.model_validate(row) for row in newest.values()]
@@ -90,14 +92,17 @@ def path(session: Session, run: str) -> dict[int, int | None]:
 
 
 def _on_path(
-    session: Session, run: str, table: type[Step] | type[Checkpoint] | type[Evaluation]
+    session: Session, run: str, table: type[Step] | type[Checkpoint] | type[Evaluation], since: int = -1
 ) -> ColumnElement[bool]:
+    """Rows of steps after `since`. Each life is a range of the primary key: none of the others is read."""
     return or_(
         false(),
         *(
-            table.incarnation == number
-            if last is None
-            else and_(table.incarnation == number, table.step <= last)
+            and_(
+                table.incarnation == number,
+                table.step > since,
+                true() if last is None else table.step <= last,
+            )
             for number, last in path(session, run).items()
         ),
     )

@@ -100,12 +100,17 @@ class Store:
             return reads.get_run(session, run)
 
     def list_runs(
-        self, *, limit: int = 50, before: str | None = None, phases: Collection[RunPhase] = ()
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        phases: Collection[RunPhase] = (),
+        recipe: str | None = None,
     ) -> list[RunRecord]:
         """Newest first. `before`: the last run of the page before (Conflict if there is none);
-        `phases`: only runs in one of these; empty: all."""
+        `phases`: only runs in one of these; empty: all. `recipe`: only runs of it."""
         with self._session(self._reader) as session:
-            return reads.list_runs(session, limit, before, phases)
+            return reads.list_runs(session, limit, before, phases, recipe)
 
     def incarnations(self, run: str) -> list[IncarnationRecord]:
         """By number."""

@@ -30,7 +30,7 @@ from ratchet.spec.receipts import (
 )
 from ratchet.spec.run_spec import EnvironmentSpec, GenerationSpec, GrpoSpec, PolicySpec, RunSpec
 from ratchet.spec.state import RunPhase
-from ratchet.store import Store
+from ratchet.store import Lineage, Store
 from ratchet.store.engine import open_engine
 from workers.testing.postgres import PostgresServer
 
@@ -147,6 +147,16 @@ class Told:
             ),
         )
 
+    def saved(self, run: str, incarnation: int, step: int) -> CheckpointEntry:
+        """A checkpoint in the folder that it has in the artifacts."""
+        entry = self.checkpoint(step)
+        version = WeightVersion(incarnation=incarnation, step=step, digest=f"{incarnation}-{step}")
+        changed = {"path": self.folder(run, incarnation, step), "version": version}
+        return entry.model_copy(update={"receipt": entry.receipt.model_copy(update=changed)})
+
+    def folder(self, run: str, incarnation: int, step: int) -> str:
+        return f"/artifacts/runs/{run}/checkpoints/{incarnation}-{step}"
+
     def evaluation(self, step: int, accuracy: float = 0.5) -> EvaluationEntry:
         return EvaluationEntry(
             step=step,
@@ -237,3 +247,24 @@ def run(store: Store, told: Told) -> str:
     """A registered run."""
     store.register_run(told.register("r"), at=10.5, code={"ratchet": "0.1.0"})
     return "r"
+
+
+@pytest.fixture
+def family(store: Store, told: Told) -> Lineage:
+    """Run `a` trains 1-6, is restored at 4, trains 5-8; `b` is forked from its step 6, is restored at 7."""
+    inputs: dict[str, JsonValue] = {"environment": "arithmetic", "environment_digest": "e"}
+    store.register_run(told.register("a"), at=1.0, code={"torch": "2"}, inputs=inputs)
+    steps = [told.step(n) for n in range(1, 7)]
+    saved = [told.saved("a", 1, n) for n in (2, 4)]
+    seen = [told.evaluation(n) for n in (0, 6)]
+    store.record(told.record(told.restore(0), *steps, *saved, *seen, run="a"))
+    grown = told.restore(4, 2, told.folder("a", 1, 4), parent=1)
+    steps = [told.step(n, 2) for n in range(5, 9)]
+    saved = [told.saved("a", 2, n) for n in (6, 8)]
+    store.record(told.record(grown, *steps, *saved, run="a", incarnation=2))
+    store.register_run(told.register("b", execution="wf-b"), at=2.0, code={"torch": "3"})
+    grown = told.restore(6, 1, told.folder("a", 2, 6), parent=2)
+    store.record(told.record(grown, told.step(7), told.step(8), told.saved("b", 1, 7), run="b"))
+    grown = told.restore(7, 2, told.folder("b", 1, 7), parent=1)
+    store.record(told.record(grown, told.step(8, 2), told.saved("b", 2, 8), run="b", incarnation=2))
+    return Lineage(store)

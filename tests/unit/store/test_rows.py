@@ -204,6 +204,8 @@ def test_runs_are_listed_newest_first_page_by_page(store, told):
     phases = [RunPhase.FAILED, RunPhase.RUNNING]
     assert [run.id for run in store.list_runs(phases=phases)] == ["r2", "r4"]
     assert [run.id for run in store.list_runs(phases=phases, before="r2")] == ["r4"]
+    assert [run.id for run in store.list_runs(recipe="tiny-addition", before="r4")] == ["r1", "r3"]
+    assert store.list_runs(recipe="another") == []
     with pytest.raises(Conflict, match="r9"):
         store.list_runs(before="r9")
 
