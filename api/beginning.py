@@ -1,32 +1,54 @@
 """Starting a workflow: what it began with is kept with its artifacts, and it counts once it is on record."""
 
 import asyncio
+import itertools
 
 from starlette.concurrency import run_in_threadpool
 
 from api.services import Services
 from ratchet.artifacts.beginnings import forget_beginning, keep_beginning
 from ratchet.spec import deadlines, names
-from ratchet.spec.faults import RatchetError, Unavailable, as_error
+from ratchet.spec.faults import Conflict, RatchetError, Unavailable, as_error
 from ratchet.spec.state import RunInput
 from ratchet.store import RunRecord
 
 LOOK_EVERY = 0.05
-FAILURE_EVERY = 10
+LONGEST_PAUSE = 0.5
+FAILURE_EVERY = 5
 """The workflow is asked whether it failed at every so many looks at the store."""
 
 
 async def begin(services: Services, first: RunInput) -> RunRecord:
     """Start a new run; its row, once it is there. Raises Conflict, Unavailable, or what made its workflow
     fail before that; then nothing of it is left."""
+    return await _begun(services, first, await services.workflows.start(first))
+
+
+async def begin_or_join(services: Services, first: RunInput) -> RunRecord:
+    """The same for a run that somebody else may be starting at this moment: one of them starts it."""
+    try:
+        execution = await services.workflows.start(first)
+    except Conflict:
+        return await _joined(services, first.state.run)
+    return await _begun(services, first, execution)
+
+
+async def _begun(services: Services, first: RunInput, execution: str) -> RunRecord:
     run = first.state.run
-    execution = await services.workflows.start(first)
     await run_in_threadpool(keep_beginning, services.artifacts, first)
     try:
         return await on_record(services, run, execution)
     except RatchetError:
         await run_in_threadpool(forget_beginning, services.artifacts, run)
         raise
+
+
+async def _joined(services: Services, run: str) -> RunRecord:
+    try:
+        async with asyncio.timeout(deadlines.LAUNCH):
+            return await _look_for(services, run, None)
+    except TimeoutError:
+        raise Unavailable(f"run {run} is being started, but is not on record yet: try again") from None
 
 
 async def on_record(services: Services, run: str, execution: str) -> RunRecord:
@@ -41,18 +63,19 @@ async def on_record(services: Services, run: str, execution: str) -> RunRecord:
         raise Unavailable(f"run {run} was given up: {reason}") from None
 
 
-async def _look_for(services: Services, run: str, execution: str) -> RunRecord:
-    looks = 0
-    while True:
+async def _look_for(services: Services, run: str, execution: str | None) -> RunRecord:
+    pause = LOOK_EVERY
+    for looks in itertools.count(1):
         record = await run_in_threadpool(services.store.get_run, run)
-        if record is not None and record.workflow_run_id == execution:
+        if record is not None and execution in (None, record.workflow_run_id):
             return record
-        looks += 1
         if looks % FAILURE_EVERY == 0:
             fault = await services.workflows.failure(run)
             if fault is not None:
                 raise as_error(fault)
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(pause)
+        pause = min(1.3 * pause, LONGEST_PAUSE)
+    raise AssertionError("unreachable")
 
 
 async def _why_not(services: Services, run: str) -> str:

@@ -56,8 +56,8 @@ def present_step(record: StepRecord, *, retrained: bool = False) -> StepView:
         step=record.step,
         incarnation=record.incarnation,
         version=f"{record.incarnation}.{record.step}.{record.version_digest[:8]}",
-        started_at=_time(record.started_at),
-        finished_at=_time(record.finished_at),
+        started_at=as_time(record.started_at),
+        finished_at=as_time(record.finished_at),
         reward_mean=record.reward_mean,
         accuracy=record.accuracy,
         length_mean=record.length_mean,
@@ -78,7 +78,7 @@ def present_incident(record: EventRecord) -> IncidentView:
     return IncidentView(
         key=record.key,
         incarnation=record.incarnation,
-        at=_time(told.detected_at),
+        at=as_time(told.detected_at),
         lost=told.lost,
         cause=told.cause,
         done=told.done,
@@ -112,8 +112,8 @@ def _assemble(
         **dict(_summary(services, record, status, ended)),
         spec=record.spec,
         last_step=present_step(steps[-1]) if steps else None,
-        evaluations=[_evaluation(seen) for seen in store.evaluations_on_path(record.id)],
-        last_checkpoint=_checkpoint(checkpoints[-1]) if checkpoints else None,
+        evaluations=[present_evaluation(seen) for seen in store.evaluations_on_path(record.id)],
+        last_checkpoint=present_checkpoint(checkpoints[-1]) if checkpoints else None,
         live=status is not None,
         doing=doing,
         stop_requested=status.stop_requested if status else False,
@@ -133,9 +133,9 @@ def _summary(
         step=status.step if status else record.step,
         max_num_steps=status.max_num_steps if status else record.max_num_steps,
         incarnation=status.incarnation if status else record.incarnation,
-        created_at=_time(record.created_at),
-        updated_at=_time(record.updated_at),
-        ended_at=_time(record.ended_at) if record.ended_at else None,
+        created_at=as_time(record.created_at),
+        updated_at=as_time(record.updated_at),
+        ended_at=as_time(record.ended_at) if record.ended_at else None,
         fault=ended or (record.fault if phase in _TROUBLED else None),
         links=RunLinks(
             self=f"/v1/runs/{record.id}",
@@ -145,13 +145,27 @@ def _summary(
     )
 
 
-def _evaluation(record: EvaluationRecord) -> EvaluationView:
-    return EvaluationView.model_validate(record, from_attributes=True)
+def present_evaluation(record: EvaluationRecord, *, on_path: bool = True) -> EvaluationView:
+    return EvaluationView(
+        step=record.step,
+        incarnation=record.incarnation,
+        accuracy=record.accuracy,
+        reward_mean=record.reward_mean,
+        num_problems=record.num_problems,
+        on_path=on_path,
+    )
 
 
-def _checkpoint(record: CheckpointRecord) -> CheckpointView:
-    return CheckpointView.model_validate(record, from_attributes=True)
+def present_checkpoint(record: CheckpointRecord, *, on_path: bool = True) -> CheckpointView:
+    return CheckpointView(
+        step=record.step,
+        incarnation=record.incarnation,
+        path=record.path,
+        digest=record.digest,
+        num_bytes=record.num_bytes,
+        on_path=on_path,
+    )
 
 
-def _time(seconds: float) -> datetime:
+def as_time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)

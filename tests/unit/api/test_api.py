@@ -336,5 +336,18 @@ async def test_the_documentation_describes_every_answer(api: httpx.AsyncClient) 
         "/v1/runs/{run}/rebuild/store",
         "/v1/runs/{run}/rebuild/data-plane",
         "/v1/runs/{run}/rebuild/buffer",
+        "/v1/runs/{run}/metrics",
+        "/v1/runs/{run}/checkpoints",
+        "/v1/runs/{run}/evaluations",
+        "/v1/runs/{run}/rollouts",
+        "/v1/runs/{run}/rollouts/{key}",
+        "/v1/runs/{run}/events",
+        "/v1/events",
+        "/v1/tokens",
+        "/v1/tokens/{token}",
+        "/v1/audit",
     }
-    assert "409" in paths["/v1/runs/{run}/stop"]["post"]["responses"]
+    stop = paths["/v1/runs/{run}/stop"]["post"]
+    assert stop["operationId"] == "stop"
+    assert stop["responses"].keys() >= {"202", "401", "403", "404", "409", "422", "500", "503"}
+    assert stop["responses"]["409"]["content"].keys() == {"application/problem+json"}
