@@ -9,6 +9,7 @@ from ratchet.cli.asked import ASKED, Asked
 from ratchet.cli.failures import EPILOG, Failing
 from ratchet.cli.rebuilding import rebuild
 from ratchet.cli.runs import runs
+from ratchet.cli.store import store
 from ratchet.cli.tokens import tokens
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ def _whom(
 stack.add_to(app)
 app.add_typer(runs, name="run", rich_help_panel="Runs")
 app.add_typer(rebuild, name="rebuild", rich_help_panel="Runs")
+app.add_typer(store, name="store", rich_help_panel="Stack")
 app.add_typer(tokens, name="token", rich_help_panel="Access")
 
 if __name__ == "__main__":
