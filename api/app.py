@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from api import openapi, problems
 from api.guard import Guard
-from api.routers import actions, events, health, rebuilding, records, rollouts, runs, tokens
+from api.routers import actions, events, health, lineage, rebuilding, records, rollouts, runs, tokens
 from api.services import Services
 from api.settings import ApiSettings
 from ratchet import __version__
@@ -39,6 +39,6 @@ def create_app(home: Home, settings: ApiSettings | None = None) -> FastAPI:
     app.add_middleware(Guard, settings=settings)
     problems.install(app)
     openapi.install(app)
-    for module in (health, runs, records, rollouts, events, actions, rebuilding, tokens):
+    for module in (health, runs, records, rollouts, lineage, events, actions, rebuilding, tokens):
         app.include_router(module.router)
     return app

@@ -18,6 +18,7 @@ from ratchet.spec.views import RUN_ID_PATTERN, LaunchRequest, RunList, RunView
 from ratchet.store.idempotency import LONGEST
 
 MAX_PAGE = 200
+NAME_PATTERN = "^[a-z0-9][a-z0-9-]{0,39}$"
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -74,13 +75,14 @@ async def list_runs(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: CursorQuery = None,
     phase: Annotated[list[RunPhase] | None, Query(description="Only runs in one of these phases.")] = None,
+    name: Annotated[str | None, Query(description="Only runs of this recipe.", pattern=NAME_PATTERN)] = None,
 ) -> RunList:
     before = place_of(cursor) if cursor is not None else None
     if cursor is not None and before is not None and not re.fullmatch(RUN_ID_PATTERN, before):
         raise unknown(cursor)
     try:
         records = await run_in_threadpool(
-            services.store.list_runs, limit=limit + 1, before=before, phases=phase or ()
+            services.store.list_runs, limit=limit + 1, before=before, phases=phase or (), recipe=name
         )
     except Conflict:
         raise unknown(str(cursor)) from None
