@@ -15,17 +15,25 @@ from ratchet.spec.run_spec import RunSpec
 
 
 def check_roots(spec: RunSpec, roots: tuple[Path, ...] | None) -> None:
-    """Raises InvalidSpec with every path that lies outside; `roots`: None allows all. Links are followed."""
-    if roots is None:
-        return
-    allowed = ", ".join(map(str, roots)) or "no files of the server (see `python -m api --allow-root`)"
-    problems = [
-        SpecProblem(key=key, found=path, allowed=f"a path below {allowed}" if roots else allowed)
-        for key, path in _paths(spec)
-        if not any(Path(path).expanduser().resolve().is_relative_to(root) for root in roots)
-    ]
-    if problems:
+    """Raises InvalidSpec with every path that is none or lies outside; `roots`: None allows all. Links are
+    followed."""
+    if problems := list(_problems(spec, roots)):
         raise InvalidSpec(problems)
+
+
+def _problems(spec: RunSpec, roots: tuple[Path, ...] | None) -> Iterator[SpecProblem]:
+    for key, text in _paths(spec):
+        try:
+            path = Path(text).expanduser().resolve()
+        except (ValueError, RuntimeError, OSError) as error:  # a NUL in it, nobody's home, links in a circle
+            yield SpecProblem(key=key, found=repr(text), allowed=f"a path ({error})")
+            continue
+        if roots is not None and not any(path.is_relative_to(root) for root in roots):
+            below = ", ".join(map(str, roots))
+            allowed = (
+                f"a path below {below}" if below else "no files of the server (`python -m api --allow-root`)"
+            )
+            yield SpecProblem(key=key, found=text, allowed=allowed)
 
 
 def _paths(spec: RunSpec) -> Iterator[tuple[str, str]]:

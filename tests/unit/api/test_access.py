@@ -205,6 +205,18 @@ async def test_a_run_id_is_no_path(home: Home, path: str) -> None:
             assert (await api.get(f"/v1/runs/{path}{end}")).status_code in (404, 422)
 
 
+@pytest.mark.parametrize("path", ["/a\0b", "~nobody-at-all/x"])
+@pytest.mark.parametrize("roots", [None, ()])
+async def test_what_is_no_path_at_all_is_refused(
+    home: Home, path: str, roots: tuple[Path, ...] | None
+) -> None:
+    environment = {"name": "dataset", "options": {"path": path}}
+    async with serving(home, allowed_roots=roots) as api:
+        for spec in ({**SPEC, "policy": {"model": path}}, {**SPEC, "environment": environment}):
+            answer = await api.post("/v1/runs", json={"spec": spec})
+            assert (answer.status_code, len(answer.json()["errors"])) == (422, 1)
+
+
 def relative(path: Path) -> str:
     return os.path.relpath(path)
 
