@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if 
 
 .PHONY: help
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-13s %s\n", $$1, $$2}'
 
 .PHONY: setup
 setup: $(INSTALLED)  ## make .venv and install everything at the locked versions
@@ -60,6 +60,10 @@ down:  ## stop the stack; runs and checkpoints stay
 test: setup  ## every test (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: test-uncached
+test-uncached: setup  ## the workflow tests with the workflow cache off: every task replays its run
+	@RATCHET_TEST_CACHED_WORKFLOWS=0 $(BIN)/python -m pytest tests/workflows $(ARGS)
+
 .PHONY: golden
 golden: setup  ## record the golden histories anew; then look at the diff
 	@$(BIN)/python tests/replay/record.py
@@ -77,7 +81,7 @@ bench: setup  ## what a step costs beside a plain loop, and what orchestration a
 	@$(BIN)/python -m benchmarks.orchestration
 
 .PHONY: chaos
-chaos: setup  ## kill everything at every moment, and see that nothing is lost (more than an hour)
+chaos: setup  ## kill everything at every moment, and see that nothing is lost (half an hour)
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 .PHONY: chaos-quick

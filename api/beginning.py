@@ -1,12 +1,15 @@
-"""Starting a workflow: what it began with is kept with its artifacts, and it counts once it is on record."""
+"""Starting a workflow: what it begins with is kept with its artifacts, and it counts once it is on record."""
 
 import asyncio
 import itertools
+from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
 
 from api.services import Services
-from ratchet.artifacts.beginnings import forget_beginning, keep_beginning
+from ratchet.artifacts.beginnings import claim_beginning, forget_beginning
+from ratchet.artifacts.manifest import ManifestMissing
+from ratchet.artifacts.pins import pin, unpin
 from ratchet.spec import deadlines, names
 from ratchet.spec.faults import Conflict, RatchetError, Unavailable, as_error
 from ratchet.spec.state import RunInput
@@ -20,26 +23,39 @@ FAILURE_EVERY = 5
 
 async def begin(services: Services, first: RunInput) -> RunRecord:
     """Start a new run; its row, once it is there. Raises Conflict, Unavailable, or what made its workflow
-    fail before that; then nothing of it is left."""
-    return await _begun(services, first, await services.workflows.start(first))
+    fail before that.
+
+    What it needs is there before it starts: what it began with, and the checkpoint it grows from. Both are
+    taken back once it is known that it will not run; one that another request started, or that was started
+    though nobody answered, keeps them.
+    """
+    await _prepare(services, first)
+    return await _recorded(services, first, await services.workflows.start(first))
 
 
 async def begin_or_join(services: Services, first: RunInput) -> RunRecord:
     """The same for a run that somebody else may be starting at this moment: one of them starts it."""
+    await _prepare(services, first)
     try:
         execution = await services.workflows.start(first)
     except Conflict:
         return await _joined(services, first.state.run)
-    return await _begun(services, first, execution)
+    return await _recorded(services, first, execution)
 
 
-async def _begun(services: Services, first: RunInput, execution: str) -> RunRecord:
+async def _prepare(services: Services, first: RunInput) -> None:
+    await services.workflows.ping(deadlines.UPDATE)  # first: without Temporal nothing is written at all
+    await run_in_threadpool(claim_beginning, services.artifacts, first)
+    await run_in_threadpool(_pin_origin, services, first)
+
+
+async def _recorded(services: Services, first: RunInput, execution: str) -> RunRecord:
     run = first.state.run
-    await run_in_threadpool(keep_beginning, services.artifacts, first)
     try:
         return await on_record(services, run, execution)
     except RatchetError:
-        await run_in_threadpool(forget_beginning, services.artifacts, run)
+        if await _never_ran(services, run):
+            await run_in_threadpool(_take_back, services, first)
         raise
 
 
@@ -49,6 +65,34 @@ async def _joined(services: Services, run: str) -> RunRecord:
             return await _look_for(services, run, None)
     except TimeoutError:
         raise Unavailable(f"run {run} is being started, but is not on record yet: try again") from None
+
+
+def _pin_origin(services: Services, first: RunInput) -> None:
+    """Keep the checkpoint that a fork starts from. Raises Conflict if it is gone."""
+    origin = first.state.forked_from
+    if origin is None:
+        return
+    try:
+        pin(Path(origin.checkpoint.path), first.state.run)
+    except ManifestMissing:
+        forget_beginning(services.artifacts, first.state.run)
+        step = origin.checkpoint.version.step
+        raise Conflict(f"the checkpoint of step {step} of run {origin.run} was just deleted") from None
+
+
+def _take_back(services: Services, first: RunInput) -> None:
+    forget_beginning(services.artifacts, first.state.run)
+    if first.state.forked_from is not None:
+        unpin(Path(first.state.forked_from.checkpoint.path), first.state.run)
+
+
+async def _never_ran(services: Services, run: str) -> bool:
+    """Whether that much is certain."""
+    try:
+        ended = await services.workflows.failure(run) is not None
+        return ended and await run_in_threadpool(services.store.get_run, run) is None
+    except RatchetError:
+        return False
 
 
 async def on_record(services: Services, run: str, execution: str) -> RunRecord:

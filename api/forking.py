@@ -13,11 +13,10 @@ from api.resuming import changed_values, extended
 from api.roots import check_roots
 from api.services import Services
 from ratchet.artifacts.checkpoints import list_manifests
-from ratchet.artifacts.manifest import Manifest, ManifestMissing
-from ratchet.artifacts.pins import pin, unpin
+from ratchet.artifacts.manifest import Manifest
 from ratchet.preflight import check_runnable
 from ratchet.spec import names
-from ratchet.spec.faults import Conflict, RatchetError
+from ratchet.spec.faults import Conflict
 from ratchet.spec.loading import parse_spec, spec_from_mapping
 from ratchet.spec.problems import InvalidSpec, SpecProblem
 from ratchet.spec.run_spec import RunSpec
@@ -54,15 +53,7 @@ async def fork(services: Services, parent: RunRecord, request: ForkRequest) -> R
             ),
         ),
     )
-    try:
-        await run_in_threadpool(pin, folder, run)  # before anything depends on it
-    except ManifestMissing:
-        raise Conflict(f"the checkpoint of step {request.at} of run {parent.id} was just deleted") from None
-    try:
-        record = await begin(services, RunInput(spec=spec, state=state))
-    except RatchetError:
-        await run_in_threadpool(unpin, folder, run)
-        raise
+    record = await begin(services, RunInput(spec=spec, state=state))
     return await present(services, record)
 
 

@@ -14,7 +14,7 @@ from api.presenting import present
 from api.problems import KeyReused
 from api.roots import check_roots
 from api.services import Services
-from ratchet.artifacts.beginnings import read_beginning
+from ratchet.artifacts.beginnings import BEGINNING_NAME, read_beginning
 from ratchet.preflight import check_runnable
 from ratchet.spec.faults import Conflict
 from ratchet.spec.loading import spec_from_mapping
@@ -97,7 +97,8 @@ async def new_id(services: Services, spec: RunSpec, wanted: str | None) -> str:
     run = wanted or f"{spec.name}-{secrets.token_hex(3)}"
     if await run_in_threadpool(services.store.get_run, run):
         raise Conflict(f"a run {run} exists already: choose another id, or leave it out")
-    if await run_in_threadpool(services.artifacts.list, f"runs/{run}"):
+    there = await run_in_threadpool(services.artifacts.list, f"runs/{run}")
+    if set(there) - {BEGINNING_NAME}:  # that alone: it was asked for before, and may be asked for again
         known = await run_in_threadpool(read_beginning, services.artifacts, run)
         hint = f", or go on with that run by `ratchet run resume {run}`" if known else ""
         raise Conflict(f"there are artifacts of a run {run} already: choose another id{hint}")

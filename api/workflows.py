@@ -85,8 +85,8 @@ class RunWorkflows:
             f"{stack.temporal_ui}/namespaces/{stack.namespace}/workflows/{run}" if stack.temporal_ui else None
         )
 
-    async def ping(self) -> None:
-        async with _answering(deadlines.LIVE_STATUS):
+    async def ping(self, within: float = deadlines.LIVE_STATUS) -> None:
+        async with _answering(within):
             client = await self._connected()
             await client.service_client.check_health()
 

@@ -1,7 +1,7 @@
 """What orchestration adds to a step: synchronous steps whose engines do nothing, over the embedded stack.
 
 The overhead of a step is the time from its start to the start of the next one, less the seconds spent in
-engines: dispatch by Temporal, the wire to the session host, calls of actors, journal, data plane, records.
+engines: dispatch by Temporal, the wire to the conductor, lines to the engines, journal, data plane, records.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def main() -> None:
     report = Report(options.json_only)
     with tempfile.TemporaryDirectory(prefix="ratchet-null-") as folder, embedded_stack(Path(folder)) as stack:
         report.progress(f"{steps} steps that do nothing …")
-        measured, parts = measure(stack, null_spec(write_null_model(Path(folder) / "null"), steps))
+        measured, parts, longest = measure(stack, null_spec(write_null_model(Path(folder) / "null"), steps))
     overheads = step_overheads(measured)[WARM_UP:]
     p50, p95 = percentile(overheads, 0.5), percentile(overheads, 0.95)
     mean = sum(overheads) / len(overheads)
@@ -50,6 +50,7 @@ def main() -> None:
         ["a step", f"{p50:.1f}", f"{p95:.1f}"],
         *([f"  {part.name}", f"{part.p50_ms:.1f}", f"{part.p95_ms:.1f}"] for part in parts),
     ]
+    report.progress(f"its longest history has {longest} events")
     report.publish(
         f"Overhead in ms, over {len(overheads)} steps (mean {mean:.1f})",
         ["", "p50", "p95"],
@@ -60,16 +61,19 @@ def main() -> None:
             "overhead_ms_p95": round(p95, 2),
             "overhead_ms_mean": round(mean, 2),
             "steps": len(overheads),
+            "longest_history_events": longest,
             "parts": {part.name: round(part.p50_ms, 2) for part in parts},
         },
     )
 
 
-def measure(stack: Stack, spec: RunSpec) -> tuple[list[StepView], list[Part]]:
-    """Run it to its end: its steps, and how long each kind of operation took to be scheduled and done."""
+def measure(stack: Stack, spec: RunSpec) -> tuple[list[StepView], list[Part], int]:
+    """Run it to its end: its steps, how long each kind of operation took to be scheduled and done, and the
+    events in its longest history."""
     stack.api.launch(spec.model_dump(mode="json", exclude_unset=True), RUN)
     stack.wait_end(RUN, 60.0 + LONGEST_STEP * spec.grpo.max_num_steps)
-    return stack.api.steps(RUN), asyncio.run(step_parts(stack.home, RUN))
+    parts, longest = asyncio.run(step_parts(stack.home, RUN))
+    return stack.api.steps(RUN), parts, longest
 
 
 def step_overheads(steps: Sequence[StepView]) -> list[float]:

@@ -23,13 +23,15 @@ class Part(NamedTuple):
     p95_ms: float
 
 
-async def step_parts(home: Home, run: str) -> list[Part]:
+async def step_parts(home: Home, run: str) -> tuple[list[Part], int]:
     """For each operation of a step: from scheduled to picked up, and from there to done. Then workflow tasks:
-    from scheduled to answered."""
+    from scheduled to answered. And the number of events in the longest of the run's histories."""
     stack = StackState.load(home)
     client = await connect(stack.temporal_address, namespace=stack.namespace)
     times: defaultdict[str, list[float]] = defaultdict(list)
+    longest = 0
     for history in await executions(client, run):
+        longest = max(longest, len(history))
         by_id = {event.event_id: event for event in history}
         for event in history:
             if event.HasField("activity_task_completed_event_attributes"):
@@ -42,7 +44,8 @@ async def step_parts(home: Home, run: str) -> list[Part]:
                 answered = event.workflow_task_completed_event_attributes
                 times["workflow task"].append(_ms(by_id[answered.scheduled_event_id], event))
     wanted = [f"{kind.value} {half}" for kind in STEP for half in ("dispatch", "work")] + ["workflow task"]
-    return [Part(name, percentile(times[name], 0.5), percentile(times[name], 0.95)) for name in wanted]
+    parts = [Part(name, percentile(times[name], 0.5), percentile(times[name], 0.95)) for name in wanted]
+    return parts, longest
 
 
 async def executions(client: Client, run: str) -> list[list[HistoryEvent]]:

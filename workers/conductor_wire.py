@@ -24,7 +24,7 @@ class ConductorWire:
     async def connected(self) -> WireClient | None:
         """The wire; None while the session's actors start. Raises what keeps them from coming up."""
         async with self._connecting:
-            if self._wire is None:
+            if self._wire is None or self._wire.lost:
                 self._wire = await self._connect()
             return self._wire
 
@@ -66,7 +66,8 @@ class ConductorWire:
         except RatchetError as silent:
             why = str(silent)
         logger.error("the conductor is lost (%s): another one takes over", why)
-        self._wire = None
+        if self._wire is wire:
+            self._wire = None
         wire.close()
         try:
             await self._replace(secret)

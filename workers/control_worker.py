@@ -7,7 +7,6 @@ import asyncio
 import logging
 import os
 import signal
-import uuid
 from datetime import timedelta
 
 from temporalio.client import Client
@@ -15,12 +14,13 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.control import ControlActivities
-from ratchet.spec import deadlines
+from ratchet.spec import deadlines, names
 from ratchet.spec.home import Home
 from ratchet.spec.ids import CONTROL_QUEUE
 from ratchet.spec.stack import StackState
 from ratchet.store import Store
 from workers.liveness import beat_if_asked
+from workers.orphans import fail_orphans, here, is_gone
 from workers.temporal import connect, register_search_attributes
 from workflows.run import RunWorkflow
 
@@ -67,14 +67,20 @@ async def run_control_worker(home: Home) -> None:
     stack = StackState.load(home)
     store = Store(home.store_url)
     store.migrate()
-    client = await connect(
-        stack.temporal_address, namespace=stack.namespace, identity=f"{CONTROL_QUEUE}@{uuid.uuid4().hex}"
-    )
+    client = await connect(stack.temporal_address, namespace=stack.namespace, identity=here(CONTROL_QUEUE))
     await register_search_attributes(client)
+    await _fail_orphans(client)
     async with build_control_worker(client, store, home):
         logger.info("control worker %d polls %s", os.getpid(), CONTROL_QUEUE)
         await stop.wait()
     heartbeat.cancel()
+
+
+async def _fail_orphans(client: Client) -> None:
+    """A record that a killed predecessor had begun is tried again at once, not after its deadline."""
+    running = f"WorkflowType = '{names.RUN_WORKFLOW}' AND ExecutionStatus = 'Running'"
+    async for execution in client.list_workflows(running):
+        await fail_orphans(client, execution.id, CONTROL_QUEUE, is_gone, "control worker")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ratchet.sessions.wire import WireClient
 from ratchet.spec import deadlines
-from ratchet.spec.faults import DriverLost, RatchetError
+from ratchet.spec.faults import DriverLost, RatchetError, Unavailable
 from ratchet.spec.ids import OpId
 from ratchet.spec.operations import AnyArgs, OpAnswer, OpState
 from workers.conductor_wire import ConductorWire
@@ -41,13 +41,17 @@ class HostProcess:
 
     async def submit(self, args: AnyArgs, wait: float) -> OpAnswer:
         params = {"args": args.model_dump(mode="json"), "wait": wait}
-        return await self._ask("submit", args.op, params, wait + deadlines.HOST_CALL)
+        return await self._ask("submit", params, wait + deadlines.HOST_CALL) or _starting(args.op)
 
     async def poll(self, op: OpId, wait: float) -> OpAnswer:
-        return await self._ask("poll", op, {"op": str(op), "wait": wait}, wait + deadlines.HOST_CALL)
+        params = {"op": str(op), "wait": wait}
+        return await self._ask("poll", params, wait + deadlines.HOST_CALL) or _starting(op)
 
     async def cancel(self, op: OpId) -> OpAnswer:
-        return await self._ask("cancel", op, {"op": str(op)}, deadlines.CANCEL)
+        answer = await self._ask("cancel", {"op": str(op)}, deadlines.CANCEL)
+        if answer is None:
+            raise Unavailable("the session's actors start: nobody can be told yet", role="conductor")
+        return answer
 
     async def available(self, deadline: float) -> None:
         try:
@@ -55,13 +59,13 @@ class HostProcess:
         except TimeoutError:
             raise DriverLost(f"no session host came up within {deadline:.0f} s", role="host") from None
 
-    async def _ask(self, method: str, op: OpId, params: dict[str, Any], deadline: float) -> OpAnswer:
-        """The conductor's answer; `absent` while its actors still start: callers hear of it."""
+    async def _ask(self, method: str, params: dict[str, Any], deadline: float) -> OpAnswer | None:
+        """The conductor's answer; None while the session's actors start."""
         if self._conductor is None or not self._up.is_set():
             raise DriverLost("there is no session host at the moment", role="host")
         wire = await self._conductor.connected()
         if wire is None:
-            return OpAnswer(op=str(op), state=OpState.ABSENT, progress="the session's actors start")
+            return None
         return OpAnswer.model_validate(await wire.call(method, params, deadline=deadline))
 
     # --- life of the process
@@ -110,3 +114,8 @@ class HostProcess:
                 await wire.call("ping", {}, deadline=deadlines.HOST_SILENT)
         except RatchetError as silent:
             logger.error("session host %d: %s", process.pid, silent)
+
+
+def _starting(op: OpId) -> OpAnswer:
+    """Callers hear of it, and ask again."""
+    return OpAnswer(op=str(op), state=OpState.ABSENT, progress="the session's actors start")

@@ -4,7 +4,12 @@ Measured: from kill to join 0.4 s with this, 14.4 s without (heartbeat timeout 1
 """
 
 import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
@@ -21,8 +26,23 @@ GIVEN_OUT = (
 )
 
 
-async def fail_orphans(client: Client, workflow_id: str, queue: str, identity: str) -> int:
-    """Fail what another worker of `queue` had started for the workflow. Call it *before* polling.
+def here(queue: str) -> str:
+    """An identity for a worker of `queue` that others on this host can tell to be gone."""
+    return f"{queue}@{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
+
+
+def is_gone(identity: str) -> bool:
+    """Whether an identity that `here` made on this host is that of a process which has ended."""
+    host, _, rest = identity.partition("@")[2].partition("/")
+    pid = rest.partition("/")[0]
+    return host == socket.gethostname() and pid.isdecimal() and not Path("/proc", pid).exists()
+
+
+async def fail_orphans(
+    client: Client, workflow_id: str, queue: str, lost: Callable[[str], bool], what: str = "session worker"
+) -> int:
+    """Fail what workers of `queue` that are `lost`, judged by their identity, had started for the workflow.
+    Call it *before* polling.
 
     Returns how many. A workflow that is not there has none.
     """
@@ -34,8 +54,8 @@ async def fail_orphans(client: Client, workflow_id: str, queue: str, identity: s
         raise
     failed = 0
     for pending in description.raw_description.pending_activities:
-        mine = pending.last_worker_identity == identity
-        if pending.state not in GIVEN_OUT or mine or not pending.last_worker_identity.startswith(f"{queue}@"):
+        worker = pending.last_worker_identity
+        if pending.state not in GIVEN_OUT or not worker.startswith(f"{queue}@") or not lost(worker):
             continue
         handle = client.get_async_activity_handle(
             workflow_id=workflow_id, run_id=description.run_id, activity_id=pending.activity_id
@@ -43,7 +63,7 @@ async def fail_orphans(client: Client, workflow_id: str, queue: str, identity: s
         try:
             await handle.fail(
                 ApplicationError(
-                    f"session worker {pending.last_worker_identity.partition('@')[2][:8]} is gone",
+                    f"{what} {worker.partition('@')[2][-8:]} is gone",
                     type="WorkerLost",
                     next_retry_delay=timedelta(seconds=deadlines.RETRY_INTERVAL),
                 )
@@ -53,5 +73,5 @@ async def fail_orphans(client: Client, workflow_id: str, queue: str, identity: s
             if error.status is not RPCStatusCode.NOT_FOUND:  # it ended in the meantime
                 raise
     if failed:
-        logger.info("failed %d attempts of a previous session worker", failed)
+        logger.info("failed %d attempts of a previous %s", failed, what)
     return failed

@@ -7,6 +7,7 @@ A short-lived Ray driver of its own, so that the supervisor never is one; whoeve
 import argparse
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,13 +18,15 @@ from ratchet.spec import deadlines
 from ratchet.spec.home import Home
 from ratchet.spec.ids import RAY_NAMESPACE
 from ratchet.spec.stack import StackState
-from workers.supervisor.processes import look
+from workers.supervisor.processes import Process, look, signal_to
 
 ROLES = ("conductor", "trainer", "generator", "data-plane")
 """First part of the names of a session's actors. Without them, the actors of run `b` could not be told from
 those of a run `a-b`."""
 
 _LOOK_EVERY = 0.02
+_RAY_MUST_END_THEM = 4.0
+"""Seconds after which an actor that Ray was told to kill is killed."""
 
 
 def session_of(actor: str, run: str) -> int | None:
@@ -59,12 +62,24 @@ def reap(run: str, wanted: Callable[[int], bool], address: str) -> list[str]:
 
 
 def _wait_until_ended(pids: list[int]) -> None:
-    """One that is stopped takes Ray a second longer."""
-    deadline = time.monotonic() + deadlines.PROCESSES_GONE
-    while remaining := [pid for pid in pids if look(pid)]:
-        if time.monotonic() > deadline:
+    """One that is stopped takes Ray a second longer; one whose GCS was executed again in between may never
+    hear of it, and is ended here."""
+    began = time.monotonic()
+    known = {pid: process for pid in pids if (process := look(pid))}
+    while remaining := [pid for pid, process in known.items() if _is_still(process)]:
+        waited = time.monotonic() - began
+        if waited > deadlines.PROCESSES_GONE:
             raise TimeoutError(f"the actors' processes {remaining} do not end")
+        if waited > _RAY_MUST_END_THEM:
+            for pid in remaining:
+                signal_to(pid, signal.SIGKILL)
         time.sleep(_LOOK_EVERY)
+
+
+def _is_still(process: Process) -> bool:
+    """Whether it is there, and no other that got its number since."""
+    now = look(process.pid)
+    return now is not None and (now.parent, now.session) == (process.parent, process.session)
 
 
 def sweep_segments(home: Home, run: str, wanted: Callable[[int], bool]) -> list[str]:

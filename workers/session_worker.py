@@ -41,7 +41,7 @@ async def run_session_worker(run: str, session: int, home: Home) -> None:
     background = [asyncio.create_task(host.keep_alive()), asyncio.create_task(beat_if_asked())]
     try:
         client = await connect(stack.temporal_address, namespace=stack.namespace, identity=identity)
-        await fail_orphans(client, run, queue, identity)
+        await fail_orphans(client, run, queue, lambda worker: worker != identity)
         worker = Worker(
             client,
             task_queue=queue,

@@ -9,12 +9,12 @@ from temporalio.exceptions import ActivityError
 
 from ratchet.spec import deadlines
 from ratchet.spec.control import CheckpointEntry
-from ratchet.spec.faults import Fault, FaultKind, Incident, RatchetError, as_error
+from ratchet.spec.faults import Fault, Incident, RatchetError, StorageFault
 from ratchet.spec.ids import OpKind
 from ratchet.spec.operations import AnyArgs, CommitArgs, SnapshotArgs
 from ratchet.spec.receipts import CheckpointReceipt, SnapshotReceipt
 from ratchet.spec.state import CheckpointRef
-from workflows.failures import fault_of
+from workflows.failures import NOT_STORED, fault_of
 from workflows.records import retain
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class Checkpoints:
         self._life = life
         self._args: CommitArgs | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._not_stored: Fault | None = None
+        self._fault: Fault | None = None
+        """Why the newest one could not be stored."""
         self.tidying = False
         """What retention does not keep is being deleted."""
 
@@ -55,10 +56,11 @@ class Checkpoints:
             SnapshotReceipt,
         )
         op, export = life.op(state.step, OpKind.COMMIT_CHECKPOINT), life.spec.checkpointing.hf_export
-        if self._args is not None and self._args.op == op:  # it could not be stored: the same again
-            self._start(self._args)
+        if state.not_stored is not None and state.not_stored.op == op:
+            self._start(state.not_stored)
             return
-        hf_export = export == "every" or (export == "final" and final)
+        # A stop that was asked for makes this the last one, even if it was due anyway.
+        hf_export = export == "every" or (export == "final" and (final or state.stop_requested))
         self._start(CommitArgs(op=op, version=version, cursor=state.cursor, hf_export=hf_export))
 
     async def insist(self) -> None:
@@ -71,8 +73,8 @@ class Checkpoints:
             await self.save(final=True)
             await self.written()
         if not self._saved():
-            assert self._not_stored is not None
-            raise as_error(self._not_stored)
+            assert self._fault is not None
+            raise StorageFault(self._fault.message, role=self._fault.role)
 
     async def noticed(self) -> None:
         """Raises what a write that has ended has failed with."""
@@ -117,15 +119,17 @@ class Checkpoints:
             receipt = await life.run(args, CheckpointReceipt)
         except ActivityError as error:
             fault = fault_of(error)
-            if fault.kind is not FaultKind.STORAGE:
+            if fault.kind not in NOT_STORED:
                 raise
-            self._not_stored, now = fault, workflow.time()
+            life.state.not_stored = args
+            self._fault, now = fault, workflow.time()
             done = f"the run goes on without a checkpoint of step {step}, and the next one tries again"
             self._life.note(
                 f"checkpoint/{step}/{now}",
                 Incident(lost="storage", cause=fault.message, detected_at=now, done=done),
             )
             return
+        life.state.not_stored = None
         life.state.last_checkpoint = CheckpointRef(
             path=receipt.path, digest=receipt.digest, version=receipt.version, cursor=args.cursor
         )

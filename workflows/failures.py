@@ -3,16 +3,21 @@
 | fault | tried again | when that does not help |
 |---|---|---|
 | nothing heard from an attempt, or its worker is lost | at once, by Temporal: it joins | the deadline |
+| the deadline of an operation, or of the session's processes | once more, by the run: it joins | recovery |
+| the deadline of a record or a look-up | once more, by the run | final |
 | InfraFault, Unavailable | after a pause, by Temporal: it starts again, MAX_STARTS times | final |
+| StorageFault | after pauses, by the run: it starts again, for ten minutes | final |
+| StorageFault of a checkpoint | by the run: at the next due one, at its end for five minutes | final |
+| CheckpointDamaged, in a restore | | recovery, from the next older checkpoint |
 | DriverLost | after a pause, by Temporal: it joins through the next host | recovery |
 | nobody polls the session | by the run: another session worker, then it joins | ClusterLost |
 | ActorLost, Poisoned, ClusterLost | | recovery |
-| StorageFault of a restore | | recovery, from the next older checkpoint |
-| StorageFault of a checkpoint | by the run: at the next due one, at its end for five minutes | final |
 | the workflow was reset | | recovery |
 | Cancelled | | what cancelled it goes on |
-| DataFault, SpecError, Conflict, InternalFault, a deadline | | final |
+| DataFault, SpecError, Conflict, InternalFault | | final |
 
+A deadline counts the time that the stack was down: one that passed overnight says nothing of what it was for.
+Hence "once more".
 Recovery: a new incarnation restores the newest checkpoint and trains on from there (workflows/recovery.py).
 Final: the run fails, with the cause, and `ratchet run resume` goes on from its newest checkpoint.
 """
@@ -20,10 +25,10 @@ Final: the run fails, with the cause, and `ratchet run resume` goes on from its 
 from datetime import timedelta
 
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutError, TimeoutType
 
 from ratchet.spec import deadlines
-from ratchet.spec.faults import Fault, FaultKind, RatchetError, StorageFault
+from ratchet.spec.faults import Fault, FaultKind, RatchetError
 
 RECOVERABLE = frozenset(
     {
@@ -38,6 +43,9 @@ RECOVERABLE = frozenset(
 MAX_RECOVERIES = 5
 """In a row, without a step trained in between; then the cause is not one that recovering helps against."""
 
+NOT_STORED = frozenset({FaultKind.STORAGE, FaultKind.DAMAGED})
+"""Of a checkpoint that is written: it costs the checkpoint, and not the run."""
+
 MAX_REVIVALS = 5
 """Session workers started in a row for one operation before the session counts as lost."""
 
@@ -46,10 +54,6 @@ MAX_REVIVALS = 5
 OPERATION_RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=deadlines.RETRY_INTERVAL), backoff_coefficient=1.0
 )
-
-
-class CheckpointDamaged(StorageFault):
-    """A checkpoint cannot be restored: the next older one may be."""
 
 
 _KINDS = {kind.value: kind for kind in FaultKind}
@@ -77,12 +81,19 @@ def nobody_polls(error: ActivityError) -> bool:
     return isinstance(error.cause, TimeoutError) and error.cause.type == TimeoutType.SCHEDULE_TO_START
 
 
+def expired(error: ActivityError) -> bool:
+    """It ended by its deadline, or because no further attempt would fit into it."""
+    cause = error.cause
+    overdue = isinstance(cause, TimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_CLOSE
+    return overdue or error.retry_state is RetryState.TIMEOUT
+
+
 def lost_part(fault: Fault) -> str:
     """What a recovery is for, in a word or two."""
     words = {
         FaultKind.CLUSTER_LOST: "cluster",
         FaultKind.DRIVER_LOST: "session host",
-        FaultKind.STORAGE: "checkpoint",
+        FaultKind.DAMAGED: "checkpoint",
         FaultKind.RESET: "history",
     }
     return words.get(fault.kind) or fault.role or "session"

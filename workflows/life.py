@@ -8,7 +8,7 @@ from temporalio.exceptions import ActivityError
 
 from ratchet.spec import names
 from ratchet.spec.control import EvaluationEntry, EventEntry, StateEntry
-from ratchet.spec.faults import ClusterLost, Fault, FaultKind, Incident, Reset
+from ratchet.spec.faults import Cancelled, ClusterLost, Fault, FaultKind, Incident, RatchetError, Reset
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
 from ratchet.spec.operations import AnyArgs, EvaluateArgs, RolloutArgs
 from ratchet.spec.receipts import EvaluateReceipt, Receipt, RolloutReceipt, TrainReceipt
@@ -17,7 +17,7 @@ from ratchet.spec.state import CheckpointRef, RunInput, RunPhase, RunState, RunS
 from workflows.calls import SessionCalls
 from workflows.checkpoints import Checkpoints
 from workflows.failures import fault_of
-from workflows.records import Records
+from workflows.records import Records, register_run
 from workflows.summaries import summary
 
 ReceiptT = TypeVar("ReceiptT", bound=Receipt)
@@ -37,7 +37,7 @@ class Life:
         """Nothing can be asked of the run any more: its session is being closed."""
         self.progressed_at = workflow.time()
         """When something was last committed, as far as the workflow knows."""
-        self.records = Records(state)
+        self.records = Records(state, self._put_on_record)
         self.calls = SessionCalls(spec, state, self._show, self.note)
         self.checkpoints = Checkpoints(self)
         self._went_back = False
@@ -54,7 +54,8 @@ class Life:
         return self.state.head
 
     async def run(self, args: AnyArgs, expected: type[ReceiptT]) -> ReceiptT:
-        """Carry out an operation, or join it. Raises ActivityError with its fault, ClusterLost, or Reset.
+        """Carry out an operation, or join it. Raises ActivityError with its fault, ClusterLost, ActorLost, or
+        Reset.
 
         Cancelled, it lets go of the operation, which goes on.
         """
@@ -97,7 +98,7 @@ class Life:
                 raise ClusterLost(f"{args.op} cannot be told to end: {fault_of(error).message}") from error
         try:
             await rollout
-        except ActivityError as error:
+        except (ActivityError, Cancelled) as error:
             if fault_of(error).kind is not FaultKind.CANCELLED:
                 raise
         return None
@@ -205,6 +206,22 @@ class Life:
         headline = f"**{state.phase.value}**, step {state.step} of {self.spec.grpo.max_num_steps}"
         workflow.set_current_details("\n".join([headline, "", *doing]))
 
+    async def _put_on_record(self) -> None:
+        """The store has lost the run: it goes on, and can be filled again later."""
+        state, now = self.state, workflow.time()
+        await register_run(self.spec, state)
+        self.note(
+            f"store/{now}",
+            Incident(
+                lost="store",
+                cause="it knew nothing of this run any more",
+                detected_at=now,
+                done=f"put on record again; `ratchet rebuild store {state.run}` brings back what was before",
+            ),
+        )
+        entry = StateEntry(phase=state.phase, step=state.step)
+        self.records.start(f"state {state.phase.value}", entry)
+
     # --- boundary and end
 
     async def boundary(self) -> None:
@@ -265,7 +282,7 @@ class Life:
         closed_at = workflow.time()
         try:
             await self.calls.close_session()
-        except ActivityError as error:
+        except (ActivityError, RatchetError) as error:
             done = "the run ended; `ratchet status` shows what is left of it"
             cause = f"it could not be closed: {fault_of(error).message}"
             self.note(

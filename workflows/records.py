@@ -1,5 +1,7 @@
 """The control queue: what a run has written down and looked up while it goes on."""
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -21,9 +23,12 @@ from ratchet.spec.control import (
     RetainRequest,
     StepEntry,
 )
+from ratchet.spec.faults import FaultKind
 from ratchet.spec.ids import CONTROL_QUEUE
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunPhase, RunState
+from workflows.failures import fault_of
+from workflows.once_more import once_more
 
 RECORD_EVERY = 1.0
 """Seconds between two records of steps; far below what a person notices, and an argument stays small."""
@@ -40,9 +45,12 @@ def _s(seconds: float) -> timedelta:
 class Records:
     """Rows for the store, written while the run goes on."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, put_on_record: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """`put_on_record` is for a store that has lost the run."""
         self._state = state
-        self._open: list[ActivityHandle[Any]] = []
+        self._put_on_record = put_on_record
+        self._putting: asyncio.Task[None] | None = None
+        self._open: list[asyncio.Task[None]] = []
         self._steps: list[StepEntry] = []
         self._steps_written_at = 0.0
 
@@ -57,16 +65,18 @@ class Records:
             run=state.run, incarnation=incarnation or state.incarnation, at=workflow.time(), entries=entries
         )
         self._open = [handle for handle in self._open if not handle.done() or handle.exception()]
-        self._open.append(
-            workflow.start_activity(
-                names.RECORD,
-                request,
-                task_queue=CONTROL_QUEUE,
-                start_to_close_timeout=_s(deadlines.RECORD),
-                schedule_to_close_timeout=_s(deadlines.RECORD_SCHEDULE_TO_CLOSE),
-                summary=f"record {what}",
-            )
-        )
+        self._open.append(asyncio.create_task(self._write(request, what, _record(request, what))))
+
+    async def _write(self, request: RecordRequest, what: str, first: ActivityHandle[None]) -> None:
+        try:
+            await once_more(lambda: _record(request, what), first)
+        except ActivityError as error:
+            if fault_of(error).kind is not FaultKind.NOT_ON_RECORD:
+                raise
+            if self._putting is None or self._putting.done():
+                self._putting = asyncio.create_task(self._put_on_record())
+            await self._putting
+            await once_more(lambda: _record(request, what))
 
     async def step(self, entry: StepEntry) -> None:
         """Write a step down. Waits for *earlier* records only, so that a store that is away holds the run up
@@ -109,31 +119,48 @@ class Records:
         )
 
 
-async def register_run(spec: RunSpec, state: RunState) -> None:
-    """The run's row in the store: a launch answers once it is there."""
-    await workflow.execute_activity(
-        names.REGISTER_RUN,
-        RegisterRun(
-            run=state.run, spec=spec, workflow_run_id=workflow.info().run_id, incarnation=state.incarnation
-        ),
+def _record(request: RecordRequest, what: str) -> ActivityHandle[None]:
+    return workflow.start_activity(
+        names.RECORD,
+        request,
         task_queue=CONTROL_QUEUE,
         start_to_close_timeout=_s(deadlines.RECORD),
         schedule_to_close_timeout=_s(deadlines.RECORD_SCHEDULE_TO_CLOSE),
-        summary=f"register {state.run}",
+        summary=f"record {what}",
+    )
+
+
+async def register_run(spec: RunSpec, state: RunState) -> None:
+    """The run's row in the store: a launch answers once it is there."""
+    request = RegisterRun(
+        run=state.run, spec=spec, workflow_run_id=workflow.info().run_id, incarnation=state.incarnation
+    )
+    await once_more(
+        lambda: workflow.start_activity(
+            names.REGISTER_RUN,
+            request,
+            task_queue=CONTROL_QUEUE,
+            start_to_close_timeout=_s(deadlines.RECORD),
+            schedule_to_close_timeout=_s(deadlines.RECORD_SCHEDULE_TO_CLOSE),
+            summary=f"register {request.run}",
+        )
     )
 
 
 async def choose_checkpoint(state: RunState) -> RestorePoint:
     """The newest committed checkpoint, and how far incarnations have come."""
-    return await workflow.execute_activity(
-        names.CHOOSE_CHECKPOINT,
-        ChooseCheckpoint(run=state.run, avoid=tuple(state.avoid)),
-        result_type=RestorePoint,
-        task_queue=CONTROL_QUEUE,
-        start_to_close_timeout=_s(deadlines.CHOOSE_CHECKPOINT),
-        schedule_to_close_timeout=_s(deadlines.CHOOSE_CHECKPOINT * 4),
-        heartbeat_timeout=_s(deadlines.HEARTBEAT),
-        summary="find the newest checkpoint",
+    request = ChooseCheckpoint(run=state.run, avoid=tuple(state.avoid))
+    return await once_more(
+        lambda: workflow.start_activity(
+            names.CHOOSE_CHECKPOINT,
+            request,
+            result_type=RestorePoint,
+            task_queue=CONTROL_QUEUE,
+            start_to_close_timeout=_s(deadlines.CHOOSE_CHECKPOINT),
+            schedule_to_close_timeout=_s(deadlines.CHOOSE_CHECKPOINT * 4),
+            heartbeat_timeout=_s(deadlines.HEARTBEAT),
+            summary="find the newest checkpoint",
+        )
     )
 
 

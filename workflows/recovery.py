@@ -8,12 +8,21 @@ from temporalio.exceptions import ActivityError
 
 from ratchet.spec import deadlines
 from ratchet.spec.control import IncarnationEntry, RestorePoint
-from ratchet.spec.faults import Fault, FaultKind, Incident, RatchetError, Reset, as_error
+from ratchet.spec.faults import (
+    CheckpointDamaged,
+    Fault,
+    FaultKind,
+    Incident,
+    RatchetError,
+    Reset,
+    StorageFault,
+    as_error,
+)
 from ratchet.spec.ids import OpKind
 from ratchet.spec.operations import RefitArgs, RestoreArgs
 from ratchet.spec.receipts import RefitReceipt, RestoreReceipt
 from ratchet.spec.state import RunPhase
-from workflows.failures import MAX_RECOVERIES, RECOVERABLE, CheckpointDamaged, fault_of, lost_part
+from workflows.failures import MAX_RECOVERIES, RECOVERABLE, fault_of, lost_part
 from workflows.life import Life
 from workflows.records import choose_checkpoint, register_run
 
@@ -85,6 +94,12 @@ async def _go_back(life: Life) -> None:
         await _pause(life, deadlines.RECOVERY_PAUSE * 2 ** (state.recoveries - 2))
     point = await choose_checkpoint(state)
     origin = state.forked_from.checkpoint if state.forked_from else None
+    known = state.last_checkpoint
+    if point.checkpoint is None and known is not None and (origin is None or known.path != origin.path):
+        raise StorageFault(
+            f"every checkpoint is unusable: {known.path} was committed and is gone; bring it back, or "
+            "go on without it, from the start"
+        )
     life.go_back(point.checkpoint or origin)
     state.incarnation = max(point.highest_incarnation, state.incarnation) + 1
     await _on_record(life)
@@ -96,8 +111,12 @@ async def _restored(life: Life) -> None:
     state = life.state
     await _on_record(life)
     if not state.session_open or state.cause is not None:
-        await life.calls.open_session()
+        session = await life.calls.open_session()
         state.session_open = True
+        if session.cluster_lost and state.incident:  # an engine without weights was only what showed it
+            state.incident = state.incident.model_copy(
+                update={"lost": "ray cluster", "cause": session.cluster_lost}
+            )
     for args in state.open_operations:
         life.checkpoints.join(args)
     state.open_operations = []
@@ -139,7 +158,7 @@ async def _restore(life: Life) -> None:
         receipt = await life.run(args, RestoreReceipt)
     except ActivityError as error:
         fault = fault_of(error)
-        if fault.kind is not FaultKind.STORAGE or checkpoint is None or parents:
+        if fault.kind is not FaultKind.DAMAGED or checkpoint is None or parents:
             raise
         state.avoid.append(checkpoint.path)
         raise CheckpointDamaged(fault.message, role=fault.role) from error

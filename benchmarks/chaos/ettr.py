@@ -65,6 +65,6 @@ def formula(recovery: Mapping[str, float]) -> str:
     )
 
 
-def of_runs(undisturbed_s: float, disturbed_s: Sequence[float]) -> float:
-    """Of runs that were struck, next to the same run left alone."""
-    return undisturbed_s * len(disturbed_s) / sum(disturbed_s)
+def of_runs(fastest_s: float, disturbed_s: Sequence[float]) -> float:
+    """Of runs that were struck, next to the fastest there was, which nobody held up."""
+    return fastest_s * len(disturbed_s) / sum(disturbed_s)

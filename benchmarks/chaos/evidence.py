@@ -28,8 +28,14 @@ class Blow:
     """Seconds since the epoch."""
     pid: int | None
     """Of the process that was struck."""
+    at_moment: bool = True
+    """Somebody was held there meanwhile; else the seed had chosen the time."""
     back_at: float | None = None
     """When another one had taken over, or the ill was gone."""
+    trainer: int | None = None
+    """Pid of the trainer that went with it, if a head was struck."""
+    rebuilt_at: float | None = None
+    """When there was another one of those."""
 
 
 @dataclass(frozen=True, slots=True)

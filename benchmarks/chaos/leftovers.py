@@ -10,7 +10,8 @@ from workers.supervisor.state import SupervisorState
 GONE_WITHIN = 15.0
 """Ray takes a moment to end what it was told to end."""
 _LOOK_EVERY = 0.2
-_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+_OF_RAYLET = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray::IDLE")
+"""Children of a raylet that belong to nobody: its agents, and workers that it started ahead of need."""
 
 
 def lasting_leftovers(home: Home) -> list[str]:
@@ -32,7 +33,7 @@ def leftovers(home: Home) -> list[str]:
         for process in of_stack(home)
         if process.pid not in own
         and (argv := arguments(process.pid))
-        and not (process.parent == raylet and argv[0] in _AGENTS)
+        and not (process.parent == raylet and argv[0] in _OF_RAYLET)
     ]
     found += [f"shared memory {path.name}" for path in SHARED_MEMORY.glob(f"ratchet-{home.tag}*")]
     found += [f"session folder {path.name}" for path in (home.root / "sessions").glob("*")]

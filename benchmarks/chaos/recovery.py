@@ -50,7 +50,7 @@ class Recovery:
     detect: float
     """Until the loss was noticed; with `reprovision`, when nobody wrote down that they noticed it."""
     reprovision: float
-    """Until another process had taken over."""
+    """Until another process had taken over; of a head, until it had a trainer in it."""
     restore: float
     """Until weights were where they belong again."""
     recompute: float
@@ -80,10 +80,13 @@ class Recovery:
 
 
 def recoveries(home: Home, evidence: Evidence) -> list[Recovery]:
-    """One for every blow that the run had time to recover from before the next."""
+    """One for every blow that the run had time to recover from before the next. Not of those at any time:
+    the next operation may have been a long way off without them."""
     found: list[Recovery] = []
     history, run = evidence.history, evidence.run.id if evidence.run else ""
     for index, blow in enumerate(evidence.blows):
+        if not blow.at_moment:
+            continue
         later = [other.at for other in evidence.blows[index + 1 :]]
         noticed = noticed_at(home, run, blow, evidence)
         recovery = split(blow, noticed, history.operations, history.closed_at)
@@ -99,6 +102,9 @@ def split(
     # An operation that was under way is done without those who only order operations.
     orders = blow.strike.victim in FROM_BACK
     after = [done for done in operations if (done.scheduled_at if orders else done.done_at) > blow.at]
+    # Nor does one show anything that ended while its trainer was gone: the run went back behind it.
+    going_back = (n for n, done in enumerate(after) if done.op.incarnation > 1 and _restores(done))
+    after = after[next(going_back, 0) :]
     leading: list[Done] = []
     for done in after:
         if done.op.kind not in LEADS_BACK:
@@ -109,14 +115,18 @@ def split(
         return None
     # A refit that was under way anyway restores nothing: only what follows a restore does.
     restored = None
-    if any(done.op.kind is OpKind.RESTORE for done in leading):
+    if any(map(_restores, leading)):
         restored = leading[-1].done_at
     marks = [blow.at]
-    for mark in (noticed, blow.back_at, restored, committed):
+    for mark in (noticed, blow.rebuilt_at or blow.back_at, restored, committed):
         marks.append(min(max(marks[-1], mark if mark is not None else marks[-1]), committed))
     detect, reprovision, restore, recompute = (b - a for a, b in itertools.pairwise(marks))
     back_after = None if blow.back_at is None else blow.back_at - blow.at
     return Recovery(blow.strike, detect, reprovision, restore, recompute, back_after)
+
+
+def _restores(done: Done) -> bool:
+    return done.op.kind is OpKind.RESTORE
 
 
 def noticed_at(home: Home, run: str, blow: Blow, evidence: Evidence) -> float | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.chaos.evidence import Blow
 from benchmarks.chaos.stack import ChaosStack
-from benchmarks.chaos.table import Moment, Row, Strike, Table
-from benchmarks.chaos.victims import ILL_LASTS, ill, is_back, pid_of
+from benchmarks.chaos.table import Moment, Row, Strike, Table, Victim
+from benchmarks.chaos.victims import ILL_LASTS, PARTS, ill, is_back, pid_of
 from ratchet.spec.faults import RatchetError, Unavailable
 from ratchet.spec.run_spec import RunSpec
 from ratchet.store.records import RunRecord
@@ -16,9 +16,10 @@ from workers.supervisor.processes import signal_to
 
 HIT_WITHIN = 120.0
 """For a run to come to a moment: its start, and what it recovers from before it."""
-END_WITHIN = 240.0
+END_WITHIN = 150.0
+BACK_WITHIN = 60.0
 ANY_TIME = (0.1, 0.7)
-"""As shares of an undisturbed run: this one may be a little faster."""
+"""As shares of the fastest run so far: this one may be a little faster."""
 _LOOK_EVERY = 0.02
 _LOOK_INTO_STORE_EVERY = 0.2
 _NOBODY_THERE_WITHIN = 20.0
@@ -47,8 +48,8 @@ class Carrier:
         self._looked_at = 0.0
         self._ended = False
 
-    def carry_out(self, spec: RunSpec, usually_lasts: float) -> Carried:
-        """Launch, strike, wait. `usually_lasts`: seconds of an undisturbed run. Raises RatchetError if it
+    def carry_out(self, spec: RunSpec, at_least: float) -> Carried:
+        """Launch, strike, wait. `at_least`: seconds that its run will last. Raises RatchetError if it
         cannot be launched."""
         carried, strikes = self._carried, self._row.strikes
         self._arm_counted(strikes)
@@ -57,7 +58,7 @@ class Carrier:
         if strikes:
             self._arm(strikes[0])
         for index, strike in enumerate(strikes):
-            if not self._wait_for(strike, usually_lasts):
+            if not self._wait_for(strike, at_least):
                 carried.missed.append(f"{strike}: nobody came there")
                 self._stack.failpoints.clear()
                 break
@@ -66,6 +67,7 @@ class Carrier:
             self._strike(strike)
         self._until(lambda: False, END_WITHIN)
         carried.seconds = time.monotonic() - launched
+        self._wait_for_the_stack()
         self._stack.failpoints.clear()
         return carried
 
@@ -88,11 +90,11 @@ class Carrier:
         if moment.at and not moment.at.pass_ and not moment.after:
             self._stack.failpoints.arm(moment.at.failpoint, moment.at.action("hold"))
 
-    def _wait_for(self, strike: Strike, usually_lasts: float) -> bool:
+    def _wait_for(self, strike: Strike, at_least: float) -> bool:
         moment, failpoints = self._moment(strike), self._stack.failpoints
         if moment.at is None:
-            chosen = time.monotonic() + self._random.uniform(*ANY_TIME) * usually_lasts
-            self._until(lambda: time.monotonic() > chosen, usually_lasts)
+            chosen = time.monotonic() + self._random.uniform(*ANY_TIME) * at_least
+            self._until(lambda: time.monotonic() > chosen, at_least)
             return not self._ended
         if moment.after:
             after = moment.after.failpoint
@@ -116,7 +118,7 @@ class Carrier:
                 with ill(stack.home, strike.victim, run):
                     blow = Blow(strike, time.time(), None)
                     go_on()
-                    time.sleep(ILL_LASTS[strike.victim])
+                    self._wait_out(strike)
             except RatchetError as error:
                 self._carried.missed.append(f"{strike}: {error}")
                 return go_on()
@@ -129,11 +131,23 @@ class Carrier:
             return go_on()
         pid = pid_of(stack.home, strike.victim, run)
         assert pid is not None
-        blow = Blow(strike, time.time(), pid)
+        blow = Blow(strike, time.time(), pid, at_moment=moment.at is not None)
+        if strike.victim is Victim.HEAD:
+            blow.trainer = pid_of(stack.home, Victim.TRAINER, run)
         signal_to(pid, strike.signal)
         go_on()
         self._carried.blows.append(blow)
         return None
+
+    def _wait_out(self, strike: Strike) -> None:
+        """A full disk has done what it can once a checkpoint was lost to it: the next would soon be due."""
+        end = time.monotonic() + ILL_LASTS[strike.victim]
+        while time.monotonic() < end:
+            if strike.victim is Victim.DISK_FULL and self._stack.store.incidents(self._carried.run):
+                return
+            time.sleep(_LOOK_EVERY)
+        if strike.victim is Victim.DISK_FULL:
+            self._carried.missed.append(f"{strike}: the run never noticed it")
 
     # --- waiting
 
@@ -147,11 +161,22 @@ class Carrier:
             time.sleep(_LOOK_EVERY)
         return True
 
+    def _wait_for_the_stack(self) -> None:
+        """A part that is frozen looks as if it were there: the next row must not be the one to find out."""
+        end = time.monotonic() + BACK_WITHIN
+        parts = [blow for blow in self._carried.blows if blow.strike.victim in PARTS]
+        while any(blow.back_at is None for blow in parts) and time.monotonic() < end:
+            self._look_after_victims()
+            time.sleep(_LOOK_EVERY)
+
     def _look_after_victims(self) -> None:
+        home, run = self._stack.home, self._carried.run
         for blow in self._carried.blows:
-            if blow.pid is not None and blow.back_at is None:
-                if is_back(self._stack.home, blow.strike.victim, self._carried.run, blow.pid):
-                    blow.back_at = time.time()
+            victim = blow.strike.victim
+            if blow.back_at is None and blow.pid and is_back(home, victim, run, blow.pid):
+                blow.back_at = time.time()
+            if blow.rebuilt_at is None and blow.trainer and is_back(home, Victim.TRAINER, run, blow.trainer):
+                blow.rebuilt_at = time.time()
 
     def _has_ended(self) -> bool:
         now = time.monotonic()

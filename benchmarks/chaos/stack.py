@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.chaos.failpoints import Failpoints
 from benchmarks.stack import embedded_stack
 from ratchet.cli.client import Api
 from ratchet.sessions.failpoints import VARIABLE
@@ -15,7 +16,6 @@ from ratchet.spec.faults import Unavailable
 from ratchet.spec.home import Home
 from ratchet.store import Store
 from workers.supervisor.state import PartStatus, SupervisorState
-from workers.testing.failpoints import Failpoints
 
 _LOOK_EVERY = 0.1
 

@@ -16,17 +16,18 @@ from workers.supervisor.state import PartStatus, SupervisorState
 SESSION = 1
 """Runs of the harness open one session each."""
 
-ILL_LASTS = {Victim.STORE_LOCKED: 5.0, Victim.STORE_READONLY: 5.0, Victim.DISK_FULL: 0.5}
-"""Seconds. A store is away for longer than anybody waits for its lock (deadlines.STORE_BUSY). A disk is full
-for one checkpoint: these steps are so short that the next would soon be due."""
+ILL_LASTS = {Victim.STORE_LOCKED: 5.0, Victim.STORE_READONLY: 5.0, Victim.DISK_FULL: 10.0}
+"""Seconds. A store is away for longer than anybody waits for its lock (deadlines.STORE_BUSY), a disk is full
+until a checkpoint was lost to it."""
 
-_PARTS = {
+PARTS = {
     Victim.API: "api",
     Victim.CONTROL_WORKER: "control-worker",
     Victim.TEMPORAL: "temporal",
     Victim.GCS: "ray-gcs",
     Victim.HEAD: "ray",
 }
+"""Those that a stack has without a session, by the names of `ratchet status`."""
 _LOCKED_WITHIN = 10.0
 
 
@@ -40,7 +41,7 @@ def pid_of(home: Home, victim: Victim, run: str) -> int | None:
         case Victim.CONDUCTOR | Victim.TRAINER | Victim.GENERATOR | Victim.DATA_PLANE:
             return _actor(home, victim, run)
         case _:
-            part = _part(home, _PARTS[victim])
+            part = _part(home, PARTS[victim])
     return part.pid if part and part.pid and look(part.pid) else None
 
 
@@ -51,7 +52,7 @@ def is_back(home: Home, victim: Victim, run: str, lost: int) -> bool:
         return False
     if victim is Victim.SESSION_HOST:
         return f"session host {pid} is up" in session_log(home, run)
-    name = _session(run) if victim is Victim.SESSION_WORKER else _PARTS.get(victim)
+    name = _session(run) if victim is Victim.SESSION_WORKER else PARTS.get(victim)
     part = _part(home, name) if name else None
     return part is None or part.state == "ready"
 

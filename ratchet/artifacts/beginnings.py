@@ -2,9 +2,29 @@
 
 from pydantic import ValidationError
 
+from ratchet.artifacts.durable import create_once, make_folder, storage_faults
 from ratchet.artifacts.store import ArtifactStore
-from ratchet.spec.faults import StorageFault
+from ratchet.spec.faults import Conflict, StorageFault
 from ratchet.spec.state import RunInput
+
+BEGINNING_NAME = "beginning.json"
+
+
+def claim_beginning(store: ArtifactStore, first: RunInput) -> None:
+    """Write it down before anything begins, for one caller only. The very same again: no effect.
+
+    Raises StorageFault, and Conflict if a run of that id began with something else.
+    """
+    run, content = first.state.run, first.model_dump_json(indent=1).encode()
+    path = store.local_folder(_key(run))
+    with storage_faults(path, "write"):
+        make_folder(path.parent)
+        create_once(path, content)
+        if path.read_bytes() != content:
+            raise Conflict(
+                f"there is a run {run} already: choose another id, or go on with that run by "
+                f"`ratchet run resume {run}`"
+            )
 
 
 def keep_beginning(store: ArtifactStore, first: RunInput) -> None:
@@ -33,4 +53,4 @@ def forget_beginning(store: ArtifactStore, run: str) -> None:
 
 
 def _key(run: str) -> str:
-    return f"runs/{run}/beginning.json"
+    return f"runs/{run}/{BEGINNING_NAME}"

@@ -29,8 +29,8 @@ class CheckpointFolder:
         """Its manifest, if it was committed and its files are there with their sizes; what is in the files
         is for whoever loads them to verify.
 
-        Raises ManifestMissing, ManifestDamaged, ManifestForeign or FilesDamaged; StorageFault if it cannot
-        be read.
+        Raises ManifestMissing, ManifestDamaged, ManifestForeign or FilesDamaged (all CheckpointDamaged), and
+        StorageFault if it cannot be read just now.
         """
         manifest = read_manifest(self.path, run)
         if (manifest.incarnation, manifest.step) != (self.incarnation, self.step):

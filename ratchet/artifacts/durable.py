@@ -12,6 +12,7 @@ from ratchet.spec.faults import StorageFault
 
 _FULL = "free space there, or move RATCHET_HOME to a larger disk"
 _DENIED = "make it writable for this user, or move RATCHET_HOME"
+_CLOSED = "make it readable for this user"
 _IN_THE_WAY = "move away the file that is in its place"
 _FIXES = {
     errno.ENOSPC: _FULL,
@@ -31,6 +32,8 @@ def storage_fault(error: OSError, path: Path, doing: str) -> StorageFault:
     """The fault behind an OSError, in one line: what could not be done, why, and the fix."""
     cause = os.strerror(error.errno) if error.errno else str(error)
     fix = _FIXES.get(error.errno or 0, "check the disk, or move RATCHET_HOME")
+    if doing == "read" and fix is _DENIED:
+        fix = _CLOSED
     return StorageFault(f"cannot {doing} {path}: {cause.lower()}; {fix}")
 
 
@@ -48,7 +51,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     Raises OSError, and then leaves nothing behind.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.draft")
     try:
         with draft.open("wb") as file:
             file.write(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ratchet.artifacts.durable import sha256_file, storage_faults, write_atomic
-from ratchet.spec.faults import StorageFault
+from ratchet.spec.faults import CheckpointDamaged
 from ratchet.spec.ids import WeightVersion
 
 MANIFEST_NAME = "manifest.json"
@@ -17,19 +17,19 @@ _CHECKPOINT = re.compile(r"(?:^|/)runs/([^/]+)/checkpoints/(\d+)-(\d+)/?$")
 SCHEMA_VERSION = 1
 
 
-class ManifestMissing(StorageFault):
+class ManifestMissing(CheckpointDamaged):
     """No manifest: nothing was ever committed there."""
 
 
-class ManifestDamaged(StorageFault):
+class ManifestDamaged(CheckpointDamaged):
     """There is a manifest, but it is not what was written."""
 
 
-class ManifestForeign(StorageFault):
+class ManifestForeign(CheckpointDamaged):
     """An intact manifest that is none of ours: of another run, or of a newer Ratchet."""
 
 
-class FilesDamaged(StorageFault):
+class FilesDamaged(CheckpointDamaged):
     """The manifest is intact, but files that it lists are missing or are not what was written."""
 
 
@@ -118,6 +118,8 @@ def read_manifest(folder: Path, run: str | None = None) -> Manifest:
             raise ManifestDamaged(f"{folder} is a file where a checkpoint folder should be; move it away")
         if not path.exists():
             raise ManifestMissing(f"no {MANIFEST_NAME} in {folder}: no checkpoint was committed there")
+        if path.is_dir():
+            raise ManifestDamaged(f"{path} is a folder; use an older checkpoint")
         text = path.read_bytes()
     manifest = _parse(text, path)
     if run is not None and manifest.run != run:
@@ -150,12 +152,16 @@ def _parse(text: bytes, path: Path) -> Manifest:
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> list[str]:
-    """One line per file of the checkpoint that is missing or has another size; reads none. Good: []."""
+    """One line per file of the checkpoint that is missing or has another size; reads none. Good: [].
+
+    Raises StorageFault if it cannot be looked at."""
     return _problems(folder, manifest, _size_problem)
 
 
 def verify_files(folder: Path, manifest: Manifest) -> list[str]:
-    """One line per missing or damaged file of the checkpoint; reads every byte. Intact: []."""
+    """One line per missing or damaged file of the checkpoint; reads every byte. Intact: [].
+
+    Raises StorageFault if one cannot be read: that may pass, and says nothing of what is in it."""
     return _problems(folder, manifest, _any_problem)
 
 
@@ -169,10 +175,8 @@ def _problems(folder: Path, manifest: Manifest, look: Callable[[Path, FileEntry]
     problems: list[str] = []
     for file in manifest.files:
         path = folder / file.path
-        try:
+        with storage_faults(path, "read"):  # what cannot be read now is not damaged for that
             problem = look(path, file)
-        except OSError as error:
-            problem = f"{path} cannot be read: {error.strerror}"
         if problem:
             problems.append(problem)
     return problems

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Collection
 
 from ratchet.artifacts.checkpoints import checkpoint_folders, highest_incarnation
+from ratchet.artifacts.manifest import ManifestMissing, checkpoints_key
 from ratchet.artifacts.store import LocalArtifactStore
 from ratchet.spec.control import RestorePoint
-from ratchet.spec.faults import StorageFault
+from ratchet.spec.faults import CheckpointDamaged
 from ratchet.spec.home import Home
 from ratchet.spec.state import CheckpointRef
 
@@ -24,23 +25,38 @@ def restore_point(home: Home, run: str, avoid: Collection[str] = ()) -> RestoreP
 
     A candidate is checked without reading its files (manifest intact, every file there with its size); the
     load verifies every byte, and what it finds comes back in `avoid`. Every newer checkpoint that cannot
-    be used is named in `passed_over` and in the log. Raises StorageFault if the artifacts cannot be listed.
+    be used is named in `passed_over` and in the log.
+
+    Raises StorageFault if artifacts cannot be read just now, and CheckpointDamaged if the run has committed
+    checkpoints and none of them can be used: it does not begin again from its base model behind anybody's
+    back.
     """
     store = LocalArtifactStore(home.artifacts)
     folders = checkpoint_folders(store, run)
     chosen = None
+    unusable: list[str] = []
     passed_over: list[str] = []
     for folder in folders:
         if str(folder.path) in avoid:
-            passed_over.append(f"{folder.path} was found damaged when it was loaded")
+            unusable.append(f"{folder.path} was found damaged when it was loaded")
+            passed_over.append(unusable[-1])
             continue
         try:
             chosen = folder.manifest(run)
             break
-        except StorageFault as fault:
+        except ManifestMissing as fault:  # never committed
             passed_over.append(str(fault))
+        except CheckpointDamaged as fault:
+            unusable.append(str(fault))
+            passed_over.append(unusable[-1])
     for line in passed_over:
         _log.warning("checkpoint passed over: %s", line)
+    if unusable and chosen is None:
+        place = store.local_folder(checkpoints_key(run))
+        raise CheckpointDamaged(
+            f"every checkpoint is unusable: {'; '.join(unusable)}; bring one back, or move {place} away to "
+            "train from the start"
+        )
     return RestorePoint(
         checkpoint=chosen
         and CheckpointRef(

@@ -9,6 +9,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from ratchet.artifacts.durable import storage_fault, storage_faults
 from ratchet.artifacts.manifest import files_damaged, read_manifest, verify_files
 from ratchet.checkpoints.state import flatten, unflatten
 from ratchet.checkpoints.writer import STATE_FOLDER
@@ -21,8 +22,9 @@ def load_checkpoint(
     """The state in `folder`, in the structure of `template` (see `PolicyTrainer.state_template`).
 
     Every byte is verified before any is used. Tensors are read into those of the template (one on the
-    `meta` device gets memory on the CPU); plain values are replaced. Raises StorageFault naming what is
-    missing or damaged, SpecError if the checkpoint is of a model with other tensors.
+    `meta` device gets memory on the CPU); plain values are replaced. Raises CheckpointDamaged naming what is
+    missing or damaged, StorageFault if it cannot be read just now, SpecError if the checkpoint is of a model
+    with other tensors.
     """
     manifest = read_manifest(folder, run)
     if damage := verify_files(folder, manifest):
@@ -30,7 +32,8 @@ def load_checkpoint(
 
     reader = dcp.FileSystemReader(folder / STATE_FOLDER)
     wanted = flatten(template)
-    _check_fit(folder, wanted, reader)
+    with storage_faults(folder / STATE_FOLDER, "read"):
+        _check_fit(folder, wanted, reader)
     entries = {name: _room(value) for name, value in wanted.items()}
     try:
         with warnings.catch_warnings():
@@ -38,6 +41,9 @@ def load_checkpoint(
             dcp.load(entries, storage_reader=reader, no_dist=True)
     except CheckpointException as error:  # a BaseException, around what really happened
         failure, _ = next(iter(error.failures.values()))
+        # Every byte was right a moment ago, so this is not damage; if it became that, the next try tells.
+        if isinstance(failure, OSError):
+            raise storage_fault(failure, folder / STATE_FOLDER, "read") from error
         raise StorageFault(f"cannot read {folder / STATE_FOLDER}: {failure}") from error
     flat = {
         name: value[0] if isinstance(value, tuple) else value  # plain values are stored in a tuple

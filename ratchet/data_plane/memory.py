@@ -17,12 +17,20 @@ class _Partition:
     """(task, key) -> consumer."""
     acks: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Key -> tasks that are done with it; outlives the group, so that a late put cannot bring it back."""
+    finished_below: int = 0
+    """All tasks are done with every key below: `acks` does not name those, or it would grow for ever."""
 
     def acked(self, key: int) -> set[str]:
-        return self.acks.get(key, set())
+        return set(self.tasks) if key < self.finished_below else self.acks.get(key, set())
 
     def finished(self, key: int) -> bool:
         return len(self.acked(key)) == len(self.tasks)
+
+    def fold(self) -> None:
+        """Forget single keys that a contiguous run from below covers."""
+        while len(self.acks.get(self.finished_below, ())) == len(self.tasks):
+            del self.acks[self.finished_below]
+            self.finished_below += 1
 
     def drop(self, key: int) -> None:
         self.groups.pop(key, None)
@@ -91,9 +99,11 @@ class MemoryDataPlane:
             part.refuse_other_owners(task, consumer, keys)
             for key in keys:
                 part.leases.pop((task, key), None)
-                part.acks[key].add(task)
+                if key >= part.finished_below:
+                    part.acks[key].add(task)
                 if part.finished(key):
                     part.drop(key)
+            part.fold()
 
     def release(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> None:
         with self._lock:

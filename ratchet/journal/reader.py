@@ -36,6 +36,8 @@ class JournalIndex:
         """Index what is there. Raises StorageFault."""
         self._folder = folder
         self._locations: dict[int, _Location] = {}
+        self._dropped: set[int] = set()
+        """Keys whose location is a tombstone's: few, and asked for at every rollout."""
         self._read_to: dict[SegmentId, int] = {}
         self._seals: dict[int, Seal] = {}
         self.refresh()
@@ -46,11 +48,11 @@ class JournalIndex:
 
     def tombstones(self) -> dict[int, Tombstone]:
         """Draws that were given up, by key, in order."""
-        return {
-            key: Tombstone(key, location.segment.incarnation, location.cause)
-            for key, location in sorted(self._locations.items())
-            if location.cause is not None
-        }
+        found: dict[int, Tombstone] = {}
+        for key in sorted(self._dropped):
+            location = self._locations[key]
+            found[key] = Tombstone(key, location.segment.incarnation, location.cause or "")
+        return found
 
     def groups(self, keys: Iterable[int]) -> dict[int, PromptGroup]:
         """Those of `keys` that have a finished group, read from disk. Raises StorageFault."""
@@ -79,6 +81,7 @@ class JournalIndex:
         if seals != self._seals or not self._read_to.keys() <= set(segments):
             self._seals = seals
             self._locations.clear()
+            self._dropped.clear()
             self._read_to.clear()
         for segment in segments:
             self._read(segment, seals.get(segment.incarnation))
@@ -100,7 +103,11 @@ class JournalIndex:
         for span in scan(segment.path(self._folder), end, limit):
             location = _Location(segment, span.start, span.end, span.cause)
             for key in span.keys:
-                self._locations[key] = min(location, self._locations.get(key, location))
+                winner = self._locations[key] = min(location, self._locations.get(key, location))
+                if winner.cause is None:
+                    self._dropped.discard(key)
+                else:
+                    self._dropped.add(key)
             end = span.end
         self._read_to[segment] = end
         if first_time and limit is not None and end < limit:

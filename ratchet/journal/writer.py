@@ -72,9 +72,8 @@ class JournalWriter:
             raise Conflict(f"writer {self._writer} of {self._folder} has adopted no incarnation yet")
         self._refuse_if_sealed()
         file = self._file or self._open_next()
-        self._file = (
-            None  # An append that fails may leave a torn tail, so nothing may follow it in that file.
-        )
+        # An append that fails may leave a torn tail, so nothing may follow it in that file.
+        self._file = None
         try:
             _write(file, message)
         except BaseException:

@@ -22,7 +22,7 @@ from ratchet.refit.segments import segment_prefix, sweep
 from ratchet.rollouts.partition import TRAIN_PARTITION, TRAIN_TASK
 from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.receipt_book import ReceiptBook
-from ratchet.spec.faults import ActorLost, StorageFault
+from ratchet.spec.faults import ActorLost, CheckpointDamaged
 from ratchet.spec.home import Home
 from ratchet.spec.hyperparameters import with_values
 from ratchet.spec.ids import WeightVersion
@@ -73,12 +73,12 @@ class TrainerService:
 
         def effect() -> RestoreReceipt:
             started = time.monotonic()
+            self._snapshots.clear()  # room first: two models at once may not fit
+            self._position = None  # a failure on the way leaves no version, never half of one
             loaded = self._trainer.open(Path(model_folder))
             self._trainer.adopt(self._spec)
             self._hyperparameters = {}
             self._base_digest = loaded.model_digest
-            self._snapshots.clear()
-            self._position = None  # a failure on the way leaves no version, never half of one
             digest, parent = loaded.model_digest, None
             failpoint("restore.opened")
             if args.checkpoint is not None:
@@ -86,7 +86,7 @@ class TrainerService:
                 self._trainer.load_state(load_checkpoint(folder, self._trainer.state_template(), owner))
                 digest, parent = self._trainer.digest(), read_manifest(folder, owner).version
                 if parent.digest != digest:
-                    raise StorageFault(
+                    raise CheckpointDamaged(
                         f"{folder} was restored to weights {digest[:8]}, but its manifest says "
                         f"{parent.digest[:8]}: use an older checkpoint"
                     )
@@ -126,6 +126,8 @@ class TrainerService:
                     args.version,
                 )
             result = self._trainer.train(args.op.step, groups, other)
+            # The weights have moved: whatever fails from here on, the step is not trained on top of itself.
+            self._position = None
             digest = self._trainer.digest()
             self._optimizer_steps += 1
             self._position = WeightVersion(incarnation=args.op.incarnation, step=args.op.step, digest=digest)
@@ -163,6 +165,8 @@ class TrainerService:
         def effect() -> SnapshotReceipt:
             started = time.monotonic()
             self._require(args.version)
+            # One at a time: that of a checkpoint which could not be stored is of no use to the next one.
+            self._snapshots.clear()
             state = self._snapshots[args.version] = self._trainer.state()
             return SnapshotReceipt(
                 op=str(args.op),
@@ -199,7 +203,7 @@ class TrainerService:
                 if args.hf_export
                 else None,
             )
-            del self._snapshots[args.version]
+            self._snapshots.pop(args.version, None)  # a restore may have cleared it beside this
             return CheckpointReceipt(
                 op=str(args.op),
                 engine_s=written.write_s,

@@ -92,6 +92,9 @@ class TorchTrainer:
 
     def open(self, model_folder: Path) -> LoadResult:
         """Load the base model and, if there is a KL penalty, keep a frozen copy of it. Raises SpecError."""
+        self._step = self._maybe_loaded = None  # room first: two models at once may not fit
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
         model = load_causal_lm(model_folder, self._dtype, self._device)
         reference = copy.deepcopy(model).requires_grad_(False) if self._has_kl else None
         optimizer = NamedAdamW(model, self._spec.policy.optimizer)

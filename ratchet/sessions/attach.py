@@ -44,6 +44,9 @@ async def attach(client: OperationsClient, args: AnyArgs, on_answer: Callable[[O
             # Absent: the actors are still starting, or a conductor was replaced and forgot it.
             submitted = answer.state is not OpState.ABSENT
         except DriverLost:
+            # A pause too: a loop that never waits would keep from turning whatever finds out that the wire
+            # has broken.
+            await asyncio.sleep(deadlines.RETRY_INTERVAL)
             await client.available(deadlines.HOST_START)
             submitted = False
             continue

@@ -6,9 +6,9 @@ Nothing in it that cannot be read again: receipts come back from the actors that
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ratchet.spec import deadlines
 from ratchet.spec.faults import RESTARTABLE, Cancelled, Conflict, Fault, FaultKind, RatchetError, as_fault
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 LOG_LENGTH = 1024
 """Ended operations remembered; the oldest are forgotten first."""
+UNWANTED_KEPT = 64
 
 
 @dataclass(eq=False)
@@ -69,6 +70,10 @@ class Executor(Protocol):
         """Tell the engines that a running operation is no longer wanted."""
         ...
 
+    async def abandon(self, args: AnyArgs) -> None:
+        """End whatever a running operation is stuck in: it fails, and its engine is lost."""
+        ...
+
     async def recover(self) -> list[tuple[OpId, str, AnyReceipt]]:
         """Operations whose effects the engines hold: (op, digest of its arguments, receipt)."""
         ...
@@ -84,6 +89,8 @@ class Conductor:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._log: OrderedDict[str, Operation] = OrderedDict()
+        self._unwanted: OrderedDict[str, None] = OrderedDict()
+        """Operations that were cancelled before this conductor had heard of them."""
         self._incarnation = 0
         self._engine_lane = asyncio.Lock()  # asyncio locks are fair: waiters enter in order
         self._writer_lane = asyncio.Lock()
@@ -109,6 +116,8 @@ class Conductor:
             if args.op.incarnation > self._incarnation:
                 await self._give_up_older(args.op.incarnation)
             entry = self._log[key] = Operation(args.op, args, args.digest())
+            if key in self._unwanted:
+                entry.cancelled.set()
             self._forget_old()
             self._start(entry, args)
         elif entry.args_digest != args.digest():
@@ -134,30 +143,52 @@ class Conductor:
         """Ask a running operation to end. Its finished work stays; an ended one is left as it is."""
         entry = self._log.get(str(op))
         if entry is None:
+            # The one before this conductor knew it, and so will this one in a moment.
+            self._unwanted[str(op)] = None
+            while len(self._unwanted) > UNWANTED_KEPT:
+                self._unwanted.popitem(last=False)
             return OpAnswer(op=str(op), state=OpState.ABSENT)
-        if entry.args and entry.state is OpState.RUNNING and not entry.cancelled.is_set():
-            entry.cancelled.set()
-            await self._executor.cancel(entry.args)
+        await self._tell_to_end(entry)
         return entry.answer()
+
+    async def _tell_to_end(self, entry: Operation) -> None:
+        """Set the flag that ends it at its next step, whether or not an engine can be told as well."""
+        if entry.args is None or entry.state is not OpState.RUNNING or entry.cancelled.is_set():
+            return
+        entry.cancelled.set()
+        try:
+            await self._executor.cancel(entry.args)
+        except RatchetError as fault:
+            logger.warning("%s: no engine can be told to end it: %s", entry.op, fault)
 
     async def _give_up_older(self, incarnation: int) -> None:
         """Adopt a higher incarnation: what an older one still does is not wanted any more."""
         self._incarnation = incarnation
-        for entry in self._log.values():
-            if entry.state is OpState.RUNNING and entry.op.incarnation < incarnation and entry.args:
-                entry.cancelled.set()
-                try:
-                    await self._executor.cancel(entry.args)
-                except RatchetError as fault:
-                    logger.warning("%s cannot be told to end: %s", entry.op, fault)
+        for entry in list(self._log.values()):
+            if entry.op.incarnation < incarnation and entry.state is OpState.RUNNING:
+                await self._tell_to_end(entry)
+                self._spawn(self._end_in_time(entry), f"end {entry.op}")
+
+    async def _end_in_time(self, entry: Operation) -> None:
+        """What does not end by itself must not keep its lane from the incarnation that is to go on. A
+        checkpoint may: it is whole, and has a lane of its own."""
+        if entry.args is None or entry.op.kind is OpKind.COMMIT_CHECKPOINT:
+            return
+        await asyncio.wait([asyncio.ensure_future(entry.changed.wait())], timeout=deadlines.OVER_GRACE)
+        if entry.state is OpState.RUNNING:
+            logger.error("%s is over and does not end: its engine is ended", entry.op)
+            await self._executor.abandon(entry.args)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _start(self, entry: Operation, args: AnyArgs) -> None:
         entry.state, entry.fault = OpState.RUNNING, None
         entry.changed.clear()
         entry.queued_at = asyncio.get_running_loop().time()
-        task = asyncio.create_task(self._run(entry, args), name=str(entry.op))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._run(entry, args), str(entry.op))
 
     async def _run(self, entry: Operation, args: AnyArgs) -> None:
         match entry.op.kind:

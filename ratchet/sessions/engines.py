@@ -46,6 +46,10 @@ class Engine(Protocol):
     """Something that lives in an actor. Its calls raise RatchetErrors; ActorLost (a data plane:
     DataPlaneUnavailable) once the actor is gone."""
 
+    async def end(self, reason: str) -> None:
+        """End the actor, whatever state it is in; a call under way is told that it is gone."""
+        ...
+
     async def renew(self) -> None:
         """End the actor, whatever state it is in, and start an empty one in its place."""
         ...

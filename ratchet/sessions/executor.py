@@ -66,6 +66,12 @@ class EngineExecutor:
         if isinstance(args, RolloutArgs):
             await self._generator.cancel(args.op)
 
+    async def abandon(self, args: AnyArgs) -> None:
+        stuck_in = (
+            self._trainer if isinstance(args, RestoreArgs | TrainArgs | SnapshotArgs) else self._generator
+        )
+        await stuck_in.end(f"{args.op} is over, and did not end")
+
     async def recover(self) -> list[tuple[OpId, str, AnyReceipt]]:
         found = [*await self._trainer.receipts(), *await self._generator.receipts()]
         known = [(OpId.parse(op), digest, parse_receipt(receipt)) for op, digest, receipt in found]

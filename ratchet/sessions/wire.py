@@ -73,6 +73,11 @@ class WireClient:
         finally:
             self._waiting.pop(request, None)
 
+    @property
+    def lost(self) -> bool:
+        """The peer is gone."""
+        return self._lost
+
     async def closed_within(self, seconds: float) -> bool:
         """Whether the peer is gone, at the latest after so many seconds."""
         await asyncio.wait([self._receiver], timeout=seconds)
@@ -121,7 +126,11 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hand
             }
         except Exception as error:
             reply = {"id": request["id"], "fault": as_fault(error).model_dump(mode="json")}
-        writer.write(_frame(reply))
+        try:
+            frame = _frame(reply)
+        except ValueError as error:  # too long; its caller must not wait for what cannot come
+            frame = _frame({"id": request["id"], "fault": as_fault(error).model_dump(mode="json")})
+        writer.write(frame)
 
     try:
         while True:

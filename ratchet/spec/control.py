@@ -178,6 +178,8 @@ class SessionInfo(_Model):
     run: str
     session: int
     queue: str
+    cluster_lost: str | None = None
+    """How the Ray cluster that this session had ended, if it has another one since it was opened last."""
 
 
 class ProbeAnswer(_Model):

@@ -2,7 +2,8 @@
 
 from ratchet.spec.ids import OpKind
 
-# --- operations: how long one may take, all attempts together, before it is given up (schedule_to_close)
+# --- operations: how long one may take, all attempts together, before it is asked for once more, and then
+# given up (schedule_to_close; it counts the time that the stack is down)
 OPERATION: dict[OpKind, float] = {
     OpKind.RESTORE: 1800.0,
     OpKind.ROLLOUT_BATCH: 3600.0,
@@ -39,7 +40,7 @@ MAX_STARTS = 5
 # --- control activities
 RECORD = 5.0
 RECORD_SCHEDULE_TO_CLOSE = 600.0
-"""A store that stays away longer than this fails the run's record, and with it the run."""
+"""A store that stays away for two times this fails the run's record, and with it the run."""
 STORE_BUSY = 3.0
 """For another process's lock on the store, for its server to be reached, and for one statement of it: less
 than RECORD, so that the cause is told."""
@@ -69,6 +70,9 @@ SETTLE_COMMIT = 10.0
 """For a checkpoint that is being written to end, before a recovery gives it up."""
 RECOVERY_PAUSE = 1.0
 """Before the second recovery in a row, doubled before each further one."""
+STORAGE_PAUSE = 40.0
+"""Before an operation that met a full or silent disk is tried again, doubled each time: ten minutes until the
+last of MAX_STARTS tries, in which to make room."""
 FINAL_CHECKPOINT_PAUSE = 75.0
 """Between the MAX_STARTS tries to write a run's last checkpoint: five minutes in which to make room."""
 WORKFLOW_TASK = 5.0
@@ -118,6 +122,8 @@ WATCH_AWAY = 300.0
 # --- engines
 RAY_CALL = 30.0
 """A call that only asks an actor something (position, receipts, ping)."""
+OVER_GRACE = 30.0
+"""For an operation of an incarnation that is over to end by itself; then its engine is ended."""
 ENGINE_PING_EVERY = 2.0
 ENGINE_SILENT = 10.0
 """An actor that has not answered pings for this long is killed and counts as lost."""

@@ -24,9 +24,14 @@ class FaultKind(StrEnum):
     SPEC = "SpecError"
     """The run spec asks for something that cannot be; the message names the key."""
     STORAGE = "StorageFault"
-    """The place for artifacts is full or cannot be written."""
+    """The place for artifacts is full, or cannot be written or read just now."""
+    DAMAGED = "CheckpointDamaged"
+    """What a committed checkpoint consists of is missing, or is not what was written: reading it again does
+    not help, an older one may."""
     CONFLICT = "Conflict"
     """The same operation id came with other arguments, or from an old incarnation."""
+    NOT_ON_RECORD = "NotOnRecord"
+    """The store knows no such run."""
     CANCELLED = "Cancelled"
     """Somebody called `cancel` on the operation."""
     RESET = "Reset"
@@ -127,8 +132,16 @@ class StorageFault(RatchetError):
     kind = FaultKind.STORAGE
 
 
+class CheckpointDamaged(StorageFault):
+    kind = FaultKind.DAMAGED
+
+
 class Conflict(RatchetError):
     kind = FaultKind.CONFLICT
+
+
+class NotOnRecord(Conflict):
+    kind = FaultKind.NOT_ON_RECORD
 
 
 class Cancelled(RatchetError):
@@ -151,7 +164,9 @@ _BY_KIND: dict[FaultKind, type[RatchetError]] = {
         ClusterLost,
         SpecError,
         StorageFault,
+        CheckpointDamaged,
         Conflict,
+        NotOnRecord,
         Cancelled,
         Reset,
     )

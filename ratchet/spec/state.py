@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from ratchet.spec.faults import Fault, Incident, SpecError
 from ratchet.spec.ids import WeightVersion
-from ratchet.spec.operations import AnyArgs
+from ratchet.spec.operations import AnyArgs, CommitArgs
 from ratchet.spec.run_spec import RunSpec
 
 
@@ -86,6 +86,8 @@ class RunState(BaseModel):
     open_operations: list[AnyArgs] = []
     """Operations in flight at the boundary, with their arguments: the next execution joins them."""
     last_checkpoint: CheckpointRef | None = None
+    not_stored: CommitArgs | None = None
+    """The newest checkpoint, if it could not be stored: it is tried again with the very same arguments."""
     evaluated_at_start: bool = False
     paused: bool = False
     stop_requested: bool = False

@@ -84,10 +84,10 @@ class Store:
     def record(self, request: RecordRequest) -> None:
         """Write the rows of a request, all or none; again: no effect. An incarnation opens with the first
         thing recorded of it. The head (phase, step) follows the newest incarnation in the order of workflow
-        time, and a final phase stays until a newer incarnation opens.
+        time, and a final phase stays until a newer incarnation opens. What comes late of an older one, even
+        the first that comes of it, is added and moves nothing.
 
-        Raises Conflict when a key is taken by a row that says something else, for an unknown run, and for an
-        incarnation that is new and yet older than the newest.
+        Raises Conflict when a key is taken by a row that says something else, NotOnRecord for an unknown run.
         """
         with self._session(self._writer) as session:
             writes.record(session, request)

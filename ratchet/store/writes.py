@@ -25,7 +25,7 @@ from ratchet.spec.control import (
     StateEntry,
     StepEntry,
 )
-from ratchet.spec.faults import Conflict
+from ratchet.spec.faults import Conflict, NotOnRecord
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunPhase
 from ratchet.store.models import Base, Checkpoint, Evaluation, Event, Incarnation, Run, Step
@@ -73,15 +73,20 @@ def register_run(
             f"incarnation {run.incarnation} of run {run.id} belongs to workflow execution "
             f"{run.workflow_run_id}, not {request.workflow_run_id}: open a newer incarnation"
         )
+    if request.incarnation < run.incarnation and not session.get(Incarnation, (run.id, request.incarnation)):
+        raise Conflict(
+            f"incarnation {request.incarnation} of run {run.id} cannot open after {run.incarnation}: "
+            "they only rise"
+        )
     _open_incarnation(session, run, request.incarnation, at)
 
 
 def record(session: Session, request: RecordRequest) -> None:
-    """Write the rows of a request. Raises Conflict when a key is taken by a row that says something else,
-    for an unknown run, and for an incarnation that is new and yet older than the newest."""
+    """Write the rows of a request. Raises Conflict when a key is taken by a row that says something else, and
+    NotOnRecord for an unknown run."""
     run = session.get(Run, request.run, with_for_update=True)
     if run is None:
-        raise Conflict(f"run {request.run} is not in the store: register it first")
+        raise NotOnRecord(f"run {request.run} is not in the store: register it first")
     incarnation = _open_incarnation(session, run, request.incarnation, request.at)
     for entry in request.entries:
         match entry:
@@ -135,10 +140,8 @@ def _open_incarnation(session: Session, run: Run, number: int, at: float) -> Inc
     known = session.get(Incarnation, (run.id, number))
     if known is not None:
         return known
-    if number < run.incarnation:
-        raise Conflict(
-            f"incarnation {number} of run {run.id} cannot open after {run.incarnation}: they only rise"
-        )
+    if number < run.incarnation:  # it died before anything of it was recorded, and moves nothing
+        return _add_incarnation(session, run.id, number, at)
     run.incarnation = number
     run.phase_at = run.step_at = None
     run.updated_at = max(run.updated_at, at)

@@ -14,9 +14,12 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
+from ratchet.cli.client import Api
+from ratchet.spec.faults import RatchetError
 from ratchet.spec.home import HOME_VARIABLE, Home
 from ratchet.spec.stack import StackState
 from ratchet.store import Store
+from workers.supervisor.state import SupervisorState
 from workers.temporal import connect
 
 ROOT = Path(__file__).parents[2]
@@ -39,13 +42,13 @@ MOMENTS = {
 }
 
 
-def until(what: str, found: Callable[[], T | None], deadline: float = 60.0) -> T:
+def until(what: str, found: Callable[[], T | None], deadline: float = 60.0, *, every: float = 0.05) -> T:
     """Poll until `found` gives something true. Fails, saying what was waited for."""
     end = time.monotonic() + deadline
     while time.monotonic() < end:
         if value := found():
             return value
-        time.sleep(0.02)
+        time.sleep(every)
     pytest.fail(f"waited {deadline:.0f} s for {what}")
 
 
@@ -112,17 +115,27 @@ class Stack:
         sets = [word for setting in settings for word in ("--set", setting)]
         self.ratchet("run", "launch", recipe, "--id", run, *sets)
 
+    def show(self, run: str) -> dict[str, Any]:
+        """What `run show --json` prints. Asked for without the command, whose start costs half a second of
+        the cores that the run needs."""
+        with Api(self.home) as api:
+            return api.run(run).model_dump(mode="json")
+
     def phase(self, run: str) -> str:
-        return self.json("run", "show", run)["phase"]
+        return self.show(run)["phase"]
 
     def ended(self, run: str, deadline: float = 240.0) -> dict[str, Any]:
         """Wait for the end of a run and return what `run show` says."""
 
         def look() -> dict[str, Any] | None:
-            shown = self.json("run", "show", run)
+            try:
+                shown = self.show(run)
+            except RatchetError:
+                return None  # it may be the API, or what stands behind it, that was killed
             return shown if shown["phase"] in ("completed", "stopped", "failed") else None
 
-        return until(f"the end of {run}", look, deadline)
+        # Seldom: every look asks the workflow.
+        return until(f"the end of {run}", look, deadline, every=0.3)
 
     @property
     def store(self) -> Store:
@@ -130,9 +143,11 @@ class Stack:
 
     def pid(self, victim: str, run: str) -> int:
         """The process that plays a part right now."""
-        parts = {part["name"]: part for part in self.json("status")["parts"]}
+        parts = {part.name: part for part in SupervisorState.load(self.home).parts}
         if victim in parts:
-            return parts[victim]["pid"]
+            pid = parts[victim].pid
+            assert pid is not None
+            return pid
         session = self.home.session_folder(run, 1)
         if (actor := session / "actors" / f"{victim}.json").exists():
             return json.loads(actor.read_text())["pid"]

@@ -12,11 +12,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(30
 
 SETTINGS = (*QUICK[:3], "grpo.max_num_steps=4", "evaluation.num_problems=0", "checkpointing.every=2")
 MOMENTS = {
-    # In step 4, past the checkpoint of step 2: its third prompt group, and its train step.
-    "mid-rollout": ("rollout_batch.group", "15 hold"),
+    # In step 4, past the checkpoint of step 2; and before its manifest is there.
     "mid-train": ("train_step.leased", "4 hold"),
     "mid-commit": ("commit_checkpoint.written", "1 hold"),
 }
+
+LOST = {"trainer": "trainer", "ray": "ray cluster"}
+"""What `run show` calls it."""
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +29,8 @@ def quiet(stack: Stack) -> str:
     return "quiet"
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("victim", ["trainer", "ray"])
+# Two of the many; benchmarks.chaos has the rest.
+@pytest.mark.parametrize(("victim", "moment"), [("trainer", "mid-commit"), ("ray", "mid-train")])
 def test_what_held_the_head_is_lost_and_the_run_ends_the_same(
     stack: Stack, quiet: str, victim: str, moment: str
 ) -> None:
@@ -40,11 +42,11 @@ def test_what_held_the_head_is_lost_and_the_run_ends_the_same(
     stack.kill(victim, run)
     stack.failpoints.release(failpoint)
 
-    shown, expected = stack.ended(run), stack.json("run", "show", quiet)
+    shown, expected = stack.ended(run), stack.show(quiet)
     assert shown["phase"] == "completed"
     assert shown["incarnation"] == 2
     assert shown["last_checkpoint"]["digest"] == expected["last_checkpoint"]["digest"]
-    assert [incident["lost"] for incident in shown["incidents"]]
+    assert LOST[victim] in {incident["lost"] for incident in shown["incidents"]}
 
     path = stack.store.steps_on_path(run)
     assert [row.step for row in path] == [1, 2, 3, 4]

@@ -28,7 +28,7 @@ def test_a_killed_control_process_costs_nothing(
         until("the join", lambda: stack.submits_in_flight(run) >= 2)
     stack.failpoints.release(failpoint)
 
-    shown, expected = stack.ended(run), stack.json("run", "show", undisturbed)
+    shown, expected = stack.ended(run), stack.show(undisturbed)
     assert shown["phase"] == "completed"
     assert shown["last_checkpoint"]["digest"] == expected["last_checkpoint"]["digest"]
 

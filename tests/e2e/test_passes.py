@@ -10,8 +10,8 @@ from tests.e2e.conftest import QUICK, Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(400)]
 
-ROWS, PROMPTS, STEPS = 32, 8, 11
-"""Four steps a pass: steps 5 to 8 are the second, 9 to 12 would be the third."""
+ROWS, PROMPTS, STEPS = 32, 16, 5
+"""Two steps a pass: steps 3 and 4 are the second, 5 is in the third."""
 
 
 def _settings(rows: Path) -> list[str]:
@@ -21,7 +21,7 @@ def _settings(rows: Path) -> list[str]:
         "grpo.num_generations_per_prompt=2",
         f"grpo.max_num_steps={STEPS}",
         "evaluation.num_problems=0",
-        "checkpointing.every=2",
+        "checkpointing.every=1",
         "environment.name=dataset",
         f"environment.options={json.dumps({'path': str(rows)})}",
     ]
@@ -44,9 +44,9 @@ def test_killed_in_its_second_and_third_pass_a_run_trains_the_same_prompts_in_th
     stack.launch("passes-quiet", *settings)
     assert stack.ended("passes-quiet")["phase"] == "completed"
 
-    # The sixth step of a trainer: step 6 in the second pass, and, for the one that goes on from the
-    # checkpoint of step 4, step 10 in the third.
-    stack.failpoints.arm("train_step.leased", "6 hold")
+    # The third step of a trainer: step 3 in the second pass, and, for the one that goes on from the
+    # checkpoint of step 2, step 5 in the third.
+    stack.failpoints.arm("train_step.leased", "3 hold")
     stack.launch("passes", *settings)
     for hits, victim in enumerate(["trainer", "ray"], 1):
         stack.failpoints.wait_hit("train_step.leased", hits=hits)
@@ -59,5 +59,5 @@ def test_killed_in_its_second_and_third_pass_a_run_trains_the_same_prompts_in_th
     assert all(len(set(each)) == len(each) for each in passes)
     assert len({tuple(each[: len(passes[-1])]) for each in passes}) == len(passes), "each pass has its order"
     assert _trained(stack, "passes") == expected
-    digest = stack.json("run", "show", "passes-quiet")["last_checkpoint"]["digest"]
+    digest = stack.show("passes-quiet")["last_checkpoint"]["digest"]
     assert shown["last_checkpoint"]["digest"] == digest

@@ -26,7 +26,7 @@ def twice(stack: Stack) -> tuple[str, str]:
 
 
 def test_tiny_addition_run_twice_ends_in_the_same_bits(stack: Stack, twice: tuple[str, str]) -> None:
-    first, second = (stack.json("run", "show", run) for run in twice)
+    first, second = (stack.show(run) for run in twice)
     assert first["last_checkpoint"]["digest"] == second["last_checkpoint"]["digest"]
     versions = [[row.version_digest for row in stack.store.steps(run)] for run in twice]
     assert len(versions[0]) == 40
@@ -88,7 +88,7 @@ def test_pause_holds_a_run_at_a_boundary_until_it_is_resumed(stack: Stack) -> No
     stack.ratchet("run", "pause", "paused")
     stack.failpoints.release("train_step.leased")
     until("the pause", lambda: stack.phase("paused") == "paused")
-    assert stack.json("run", "show", "paused")["step"] == 1
+    assert stack.show("paused")["step"] == 1
     stack.ratchet("run", "resume", "paused")
     assert stack.ended("paused")["phase"] == "completed"
     assert stack.segments() == []  # an ended run gives back what its trainer had staged

@@ -24,7 +24,7 @@ from ratchet.spec.ids import CLUSTER_QUEUE, RAY_NAMESPACE
 from ratchet.spec.run_spec import EnvironmentSpec, GenerationSpec, GrpoSpec, PolicySpec, RunSpec
 from workers.supervisor.environment import STACK_VARIABLE, stack_environment
 from workers.supervisor.ports import RAY_PORTS, are_free
-from workers.supervisor.processes import arguments, of_head, running
+from workers.supervisor.processes import arguments, of_head, running, signal_to
 from workers.supervisor.ray_files import make_token
 from workers.supervisor.ray_launch import HeadReport, HeadRequest
 from workers.supervisor.reaper import PR_SET_CHILD_SUBREAPER, Reaper
@@ -276,11 +276,16 @@ class Foreign:
     def end(self) -> None:
         self.driver.leave()
         if self._launcher:
-            while left := of_head({self._launcher.pid}, set()):
-                for process in left:
-                    os.kill(process.pid, signal.SIGKILL)
-                time.sleep(0.02)
+            kill_head({self._launcher.pid}, set())
         shutil.rmtree(self._temp, ignore_errors=True)
+
+
+def kill_head(sessions: set[int], marks: set[str]) -> None:
+    """End a head's processes, those that it starts meanwhile included."""
+    while left := of_head(sessions, marks):
+        for process in left:
+            signal_to(process.pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A Ray head whose processes are killed or frozen: what is replaced, what survives, and what is told."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import sys
@@ -106,6 +107,20 @@ async def test_a_gcs_alone_is_executed_again_and_no_actor_is_lost(
     what = "ended with -9" if how is signal.SIGKILL else "was frozen"
     assert head.ray.gcs_last_end.startswith(f"{what} at 20")
     assert ", executed again in " in head.ray.gcs_last_end
+
+
+async def test_a_gcs_that_cannot_be_executed_again_costs_the_head(head: Head) -> None:
+    raylet, gcs, recording = head.ray.pid, head.ray.gcs_pid, head.ray._recording
+    assert raylet
+    assert gcs
+    assert recording
+    # What a refused fork also is to whoever starts a process: an OSError.
+    head.ray._recording = dataclasses.replace(recording, folder=head.home.root / "gone")
+    os.kill(gcs, signal.SIGKILL)
+    await head.another(2)
+    assert head.told == ["lost", "back"]
+    assert "cannot be executed again: " in (head.ray.last_end or "")
+    assert not any(look(pid) for pid in (raylet, gcs))
 
 
 async def test_the_rest_is_replaced_as_a_whole_dead_or_frozen(head: Head, impatient: None) -> None:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ import pytest
 from ratchet.spec import names
 from ratchet.spec.control import SessionInfo
 from ratchet.spec.home import Home
-from tests.integration.conftest import SESSION, Stack
+from tests.integration.conftest import SESSION, Stack, kill_head
 from workers.supervisor.environment import HEAD_VARIABLE
 from workers.supervisor.ports import RAY_PORTS, are_free
-from workers.supervisor.processes import look, of_head
+from workers.supervisor.processes import look
 from workers.supervisor.ray_files import make_token
 from workers.temporal import connect
 
@@ -82,10 +81,7 @@ class Dashboard:
         assert starter.wait(90) == 0, self._log.read_text()
 
     def end(self) -> None:
-        while left := of_head(self._sessions, {self._mark}):
-            for process in left:
-                os.kill(process.pid, signal.SIGKILL)
-            time.sleep(0.02)
+        kill_head(self._sessions, {self._mark})
         shutil.rmtree(self._temp, ignore_errors=True)
 
 

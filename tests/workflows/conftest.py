@@ -1,9 +1,11 @@
 """What the tests of the workflow share: a run's control side in one process, over scripted engines."""
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import pytest_asyncio
@@ -14,6 +16,11 @@ from ratchet.spec.ids import OpKind
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunPhase, RunStatus
 from workers.testing.scripted import ScriptedStack, scripted_stack
+
+T = TypeVar("T")
+
+CACHED = int(os.environ.get("RATCHET_TEST_CACHED_WORKFLOWS", "1000"))
+"""0 (`make test-uncached`): every workflow task replays its run from the beginning."""
 
 
 class Bench(ScriptedStack):
@@ -44,6 +51,13 @@ class Bench(ScriptedStack):
             while (await self.status(run)).phase is not phase:
                 await asyncio.sleep(0.01)
 
+    async def on_record(self, question: Callable[[], T]) -> T:
+        """The answer of the store, once it has one: a run goes on while its records are being written."""
+        async with asyncio.timeout(30):
+            while not (answer := question()):
+                await asyncio.sleep(0.01)
+        return answer
+
     async def update(self, run: str, name: str, *args: object, id: str | None = None) -> RunStatus:
         handle = self.client.get_workflow_handle(run)
         return await handle.execute_update(name, args=list(args), id=id, result_type=RunStatus)
@@ -64,7 +78,7 @@ def run() -> str:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stack(ratchet_temporal: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with scripted_stack(ratchet_temporal.client, tmp_path, kind=Bench) as stack:
+    async with scripted_stack(ratchet_temporal.client, tmp_path, cached=CACHED, kind=Bench) as stack:
         yield stack
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,55 @@ async def test_a_damaged_checkpoint_is_left_for_the_next_older_one(stack: Stack,
     assert lost == ["trainer", "checkpoint"]
 
 
+async def test_a_checkpoint_that_cannot_be_read_for_a_while_is_waited_for(
+    stack: Stack, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "STORAGE_PAUSE", 0.01)
+    stack.script.faults[OpKind.TRAIN_STEP, 5] = [ActorLost("the trainer died", role="trainer")]
+    away = StorageFault("cannot read /shared/1-4/state: stale file handle; check the disk")
+    stack.script.faults[OpKind.RESTORE, 4] = [away] * 4
+    result = await (await stack.start(stack.spec(5, checkpointing=EVERY), run)).result()
+    assert result.checkpoint.version.digest == undisturbed(5)
+    assert stack.trained(run)[4:] == [(2, 5)]
+    waits = [incident.data for incident in stack.store.incidents(run) if incident.data["lost"] == "storage"]
+    assert [wait["cause"] for wait in waits] == [str(away)] * 4
+
+
+async def test_with_every_checkpoint_damaged_the_run_ends_and_says_so(stack: Stack, run: str) -> None:
+    train = stack.script.hold(OpKind.TRAIN_STEP, 5)
+    stack.script.faults[OpKind.TRAIN_STEP, 5] = [ActorLost("the trainer died", role="trainer")]
+    handle = await stack.start(stack.spec(5, checkpointing=EVERY), run)
+    await stack.begun(OpKind.TRAIN_STEP, 5)
+    folder = stack.home.run_folder(run) / "checkpoints"
+    for name in ("1-2", "1-4"):
+        (folder / name / "state").write_bytes((folder / name / "state").read_bytes()[::-1])
+    train.set()
+    with pytest.raises(WorkflowFailureError):
+        await handle.result()
+    fault = stack.store.get_run(run).fault
+    assert fault.kind is FaultKind.DAMAGED
+    assert "every checkpoint is unusable" in fault.message
+    assert str(folder / "1-2") in fault.message
+    assert str(folder / "1-4") in fault.message
+    assert stack.trained(run)[-1] == (1, 4)
+    assert folder.exists()
+
+
+async def test_with_every_checkpoint_gone_the_run_ends_and_says_so(stack: Stack, run: str) -> None:
+    train = stack.script.hold(OpKind.TRAIN_STEP, 3)
+    stack.script.faults[OpKind.TRAIN_STEP, 3] = [ActorLost("the trainer died", role="trainer")]
+    handle = await stack.start(stack.spec(5, checkpointing=EVERY), run)
+    await stack.begun(OpKind.TRAIN_STEP, 3)
+    async with asyncio.timeout(30):
+        while (await stack.status(run)).last_checkpoint is None:
+            await asyncio.sleep(0.01)
+    shutil.rmtree(stack.home.run_folder(run) / "checkpoints")
+    train.set()
+    with pytest.raises(WorkflowFailureError):
+        await handle.result()
+    assert "1-2 was committed and is gone" in stack.store.get_run(run).fault.message
+
+
 async def test_a_half_written_checkpoint_is_passed_over_and_told_of(stack: Stack, run: str) -> None:
     train = stack.script.hold(OpKind.TRAIN_STEP, 5)
     stack.script.faults[OpKind.TRAIN_STEP, 5] = [ActorLost("the trainer died", role="trainer")]
@@ -299,6 +350,49 @@ async def test_a_full_disk_costs_a_checkpoint_and_not_the_run(stack: Stack, run:
     assert incident.data["cause"] == "no space left on device"
 
 
+async def test_a_checkpoint_that_was_not_stored_is_tried_again_as_it_was_by_the_next_execution(
+    stack: Stack, run: str
+) -> None:
+    """A stop would ask for an export as well, under an id that the conductor knows without one."""
+    stack.script.faults[OpKind.COMMIT_CHECKPOINT, 2] = [StorageFault("no space left on device")]
+    evaluation = stack.script.hold(OpKind.EVALUATE, 2)
+    rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 3)
+    spec = stack.spec(
+        4,
+        checkpointing={"every": 2, "hf_export": "final"},
+        evaluation={"num_problems": 4, "every": 2, "at_start": False},
+        runtime={"continue_as_new_every_steps": 2},
+    )
+    handle = await stack.start(spec, run)
+    await stack.on_record(lambda: stack.store.incidents(run))
+    evaluation.set()
+    await stack.begun(OpKind.ROLLOUT_BATCH, 3)
+    await stack.update(run, names.UPDATE_STOP)
+    rollout.set()
+    result = await asyncio.wait_for(handle.result(), 30)
+    assert (result.phase, result.checkpoint.version.step) == (RunPhase.STOPPED, 2)
+    assert stack.store.get_run(run).fault is None
+
+
+async def test_a_stop_during_a_step_whose_checkpoint_is_due_makes_it_the_last_one(
+    stack: Stack, run: str
+) -> None:
+    train = stack.script.hold(OpKind.TRAIN_STEP, 2)
+    handle = await stack.start(stack.spec(4, checkpointing={"every": 2, "hf_export": "final"}), run)
+    await stack.begun(OpKind.TRAIN_STEP, 2)
+    await stack.update(run, names.UPDATE_STOP)
+    train.set()
+    result = await handle.result()
+    assert (result.phase, result.checkpoint.version.step) == (RunPhase.STOPPED, 2)
+    commits = [
+        event.activity_task_scheduled_event_attributes.input.payloads[0].data
+        for event in (await handle.fetch_history()).events
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+        and event.activity_task_scheduled_event_attributes.activity_type.name == "commit_checkpoint"
+    ]
+    assert [json.loads(commit)["hf_export"] for commit in commits] == [True]
+
+
 async def test_the_last_checkpoint_is_insisted_on(
     stack: Stack, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +406,67 @@ async def test_the_last_checkpoint_is_insisted_on(
     with pytest.raises(WorkflowFailureError):
         await (await stack.start(stack.spec(1), f"{run}-full")).result()
     assert stack.store.get_run(f"{run}-full").fault.kind is FaultKind.STORAGE
+
+
+async def test_a_run_whose_rows_were_wiped_goes_on_and_is_put_on_record_again(stack: Stack, run: str) -> None:
+    train = stack.script.hold(OpKind.TRAIN_STEP, 2)
+    handle = await stack.start(stack.spec(3), run)
+    await stack.begun(OpKind.TRAIN_STEP, 2)
+    await stack.on_record(lambda: stack.store.steps(run))
+    with sqlite3.connect(stack.home.root / "store.db") as store:
+        tables = store.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            if table != "alembic_version":
+                store.execute(f"DELETE FROM {table}")
+    store.close()
+    train.set()
+    result = await handle.result()
+    record = stack.store.get_run(run)
+    assert (result.phase, record.phase, record.step) == (RunPhase.COMPLETED, RunPhase.COMPLETED, 3)
+    assert [row.step for row in stack.store.steps(run)] == [2, 3]
+    assert f"ratchet rebuild store {run}" in stack.store.incidents(run)[0].message
+
+
+@pytest.mark.parametrize("kind", [OpKind.ROLLOUT_BATCH, OpKind.TRAIN_STEP, OpKind.REFIT])
+async def test_a_full_disk_is_waited_for(
+    stack: Stack, run: str, monkeypatch: pytest.MonkeyPatch, kind: OpKind
+) -> None:
+    monkeypatch.setattr(deadlines, "STORAGE_PAUSE", 0.01)
+    full = StorageFault("cannot write /data/journal: no space left on device; free space there")
+    stack.script.faults[kind, 2] = [full] * 4
+    result = await (await stack.start(stack.spec(2), run)).result()
+    assert result.checkpoint.version.digest == undisturbed(2)
+    assert stack.trained(run) == [(1, 1), (1, 2)]
+    incidents = [incident.data for incident in stack.store.incidents(run)]
+    assert [incident["cause"] for incident in incidents] == [str(full)] * 4
+    assert all("tries again in" in incident["done"] for incident in incidents)
+
+
+async def test_a_disk_that_stays_full_ends_the_run_with_the_way_out(
+    stack: Stack, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "STORAGE_PAUSE", 0.01)
+    stack.script.faults[OpKind.ROLLOUT_BATCH, 2] = [StorageFault("no space left on device")] * 9
+    with pytest.raises(WorkflowFailureError):
+        await (await stack.start(stack.spec(2), run)).result()
+    fault = stack.store.get_run(run).fault
+    assert fault.kind is FaultKind.STORAGE
+    assert f"ratchet run resume {run}" in fault.message
+    assert len(stack.script.faults[OpKind.ROLLOUT_BATCH, 2]) == 9 - deadlines.MAX_STARTS
+
+
+async def test_a_rollout_that_waits_for_a_full_disk_can_be_stopped(stack: Stack, run: str) -> None:
+    stack.script.faults[OpKind.ROLLOUT_BATCH, 2] = [StorageFault("no space left on device")]
+    handle = await stack.start(stack.spec(3), run)
+    await stack.on_record(lambda: stack.store.incidents(run))
+    await stack.update(run, names.UPDATE_STOP)
+    result = await asyncio.wait_for(handle.result(), 20)
+    assert (result.phase, result.step, result.checkpoint.version.step) == (RunPhase.STOPPED, 1, 1)
+
+
+def test_the_pauses_for_a_full_disk_bridge_ten_minutes() -> None:
+    pauses = [deadlines.STORAGE_PAUSE * 2**number for number in range(deadlines.MAX_STARTS - 1)]
+    assert sum(pauses) == 600
 
 
 async def test_recovery_with_the_workflow_cache_off(

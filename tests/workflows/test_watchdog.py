@@ -16,13 +16,13 @@ async def test_a_stalled_run_names_who_is_silent_until_something_moves(stack: St
     await stack.in_phase(run, RunPhase.STALLED)
     status = await stack.status(run)
     assert status.incident.startswith("generator: rollout_batch of step 2: it stands at '7 of 12 groups'")
-    assert stack.store.get_run(run).phase is RunPhase.STALLED
-    (incident,) = stack.store.incidents(run)
+    (incident,) = await stack.on_record(lambda: stack.store.incidents(run))
     assert incident.data["lost"] == "generator"
+    await stack.on_record(lambda: stack.store.get_run(run).phase is RunPhase.STALLED)
     await stack.update(run, names.UPDATE_PAUSE)  # a stalled run can be steered
     rollout.set()
     await stack.in_phase(run, RunPhase.PAUSED)
-    assert "moving" in stack.topics(run)
+    await stack.on_record(lambda: "moving" in stack.topics(run))
     await stack.update(run, names.UPDATE_RESUME)
     assert (await handle.result()).phase is RunPhase.COMPLETED
 

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -60,13 +61,30 @@ def existing(config: SessionConfig, role: str) -> Any:
     return ray.get_actor(config.name(role), namespace=RAY_NAMESPACE)
 
 
-def note_actor(config: SessionConfig, role: str, pid: int) -> None:
-    """Leave word of which process plays a part: `status` and whoever looks into a fault reads it."""
-    folder = Home(config.home).session_folder(config.run, config.session) / "actors"
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{role}.{os.getpid()}"
-    draft.write_text(json.dumps({"pid": pid, "host": ray.util.get_node_ip_address()}))
-    draft.replace(folder / f"{role}.json")
+def note_actor(config: SessionConfig, role: str, actor_id: str, pid: int) -> None:
+    """Leave word of which process plays a part, now that it has come up: `status`, and whoever looks into a
+    fault, reads it."""
+    note = _note(config, role)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    draft = note.with_name(f".{role}.{os.getpid()}")
+    draft.write_text(json.dumps({"pid": pid, "host": ray.util.get_node_ip_address(), "actor": actor_id}))
+    draft.replace(note)
+
+
+def has_come_up(config: SessionConfig, role: str, actor_id: str) -> bool:
+    """Whether this very actor had come up once."""
+    try:
+        return json.loads(_note(config, role).read_text())["actor"] == actor_id
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def actor_id(handle: Any) -> str:
+    return handle._actor_id.hex()
+
+
+def _note(config: SessionConfig, role: str) -> Path:
+    return Home(config.home).session_folder(config.run, config.session) / "actors" / f"{role}.json"
 
 
 def pong() -> None:

@@ -47,11 +47,17 @@ class ConductorActor:
         async with self._starting:
             if self._door is None:
                 engines = RayTrainer(self._config), RayGenerator(self._config), RayDataPlane(self._config)
-                await asyncio.gather(*(engine.start() for engine in engines))
                 conductor = Conductor(EngineExecutor(self._config.spec, *engines))
-                await conductor.recover()
+                try:
+                    for start in asyncio.as_completed([engine.start() for engine in engines]):
+                        await start
+                    await conductor.recover()
+                except BaseException:
+                    for engine in engines:
+                        engine.stop_watching()  # whoever tries again makes watches of its own
+                    raise
                 self._door = await self._listen(conductor)
-                note_actor(self._config, ROLE, os.getpid())
+                note_actor(self._config, ROLE, str(ray.get_runtime_context().get_actor_id()), os.getpid())
             return self._door
 
     async def _listen(self, conductor: Conductor) -> Door:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ray
+
 from ratchet.refit.segments import segment_prefix, sweep
 from ratchet.spec import deadlines
 from ratchet.spec.faults import ActorLost, RatchetError
 from ratchet.spec.home import Home
-from workers.actors.base import SessionConfig, note_actor
+from workers.actors.base import SessionConfig, actor_id, note_actor
 from workers.actors.lines import Line
 from workers.actors.making import found_or_made, kill
 
@@ -43,14 +45,15 @@ class RemoteEngine:
 
     async def start(self) -> None:
         """Find the actor or make it, and build what is in it; again: no effect."""
+        self.stop_watching()
         self._actor, endpoint = await found_or_made(
             self._class, self._config, self.role, lambda actor: actor.start.remote()
         )
-        note_actor(self._config, self.role, endpoint.pid)
+        note_actor(self._config, self.role, actor_id(self._actor), endpoint.pid)
         self._lines = {lane: Line(endpoint, self.role, lane, lost=self._loss) for lane in self._threads}
-        if self._watch:
-            self._watch.cancel()
-        self._watch = asyncio.create_task(self._until_silent(self._lines), name=f"watch {self.role}")
+        self._watch = asyncio.create_task(
+            self._until_silent(self._actor, self._lines), name=f"watch {self.role}"
+        )
 
     async def call(self, lane: str, method: str, *arguments: Any, deadline: float) -> Any:
         if not self._lines:
@@ -68,28 +71,37 @@ class RemoteEngine:
 
     async def end(self, reason: str) -> None:
         """Nobody is served by it from here on, be it frozen or only slow."""
+        self.stop_watching()
         for line in self._lines.values():
             line.cut(reason)
         await self._end_actor()
+
+    def stop_watching(self) -> None:
+        """Leave it alone from here on."""
+        if self._watch:
+            self._watch.cancel()
+            self._watch = None
 
     async def _end_actor(self) -> None:
         await asyncio.to_thread(kill, self._config, self.role)
         # A killed actor cleans nothing up, and a trainer's segment is as large as its model.
         sweep(segment_prefix(Home(self._config.home), self._config.name(self.role)))
 
-    async def _until_silent(self, lines: dict[str, Line]) -> None:
-        """A frozen process keeps its connections open: only an answer shows that it lives."""
-        line, silent = lines[CONTROL], 0.0
+    async def _until_silent(self, actor: Any, lines: dict[str, Line]) -> None:
+        """A frozen process keeps its connections open: only an answer shows that it lives. One that is dead
+        has told whoever was calling; to end it once more does no harm."""
+        line, silent, loop = lines[CONTROL], 0.0, asyncio.get_running_loop()
         while silent < deadlines.ENGINE_SILENT:
+            looked = loop.time()
             await asyncio.sleep(deadlines.ENGINE_PING_EVERY)
             try:
                 await asyncio.to_thread(line.call, "ping", deadline=deadlines.ENGINE_PING_EVERY)
                 silent = 0.0
-            except RatchetError as error:
-                if isinstance(error, self._loss):
-                    return  # whoever calls next hears of it
-                silent += deadlines.ENGINE_PING_EVERY
+            except RatchetError:
+                # At most what one look takes: this process may have slept itself.
+                silent += min(loop.time() - looked, 3 * deadlines.ENGINE_PING_EVERY)
         logger.error("the %s has been silent for %.0f s: killed", self.role, silent)
         for each in lines.values():
             each.cut(f"it was silent for {silent:.0f} s")
-        await asyncio.to_thread(kill, self._config, self.role)
+        # By its handle: by now the name may be its successor's.
+        await asyncio.to_thread(ray.kill, actor, no_restart=True)

@@ -62,7 +62,9 @@ class LineServer:
         """One connection, in a thread of its own: its caller waits for every answer. When the caller is gone,
         what it had asked for is carried out all the same, and its receipt is what a next caller finds."""
         try:
-            connection = _greeted(end, self.endpoint.key, deliver_challenge, answer_challenge)
+            connection = _greeted(
+                end, self.endpoint.key, deadlines.ENGINE_SILENT, deliver_challenge, answer_challenge
+            )
         except (AuthenticationError, EOFError, OSError) as error:
             logger.warning("a connection was refused: %s", error)
             return
@@ -81,6 +83,8 @@ class LineServer:
             return None, InfraFault(f"out of memory in {method}: {error}")
         except Exception as error:
             logger.exception("%s failed", method)
+            if _is_out_of_memory(error):
+                return None, InfraFault(f"out of memory in {method}: {error}")
             return None, RatchetError(f"{type(error).__name__}: {error}")
 
 
@@ -104,7 +108,7 @@ class Line:
         """The method's result. Raises its fault, `lost` once the actor is gone, or Unavailable after
         `deadline` seconds; the call may then still be under way."""
         with self._lock:
-            self._send(method, arguments)
+            self._send(method, arguments, deadline)
             due, self._due = self._due, []
             for posted in due:
                 self._receive(*posted)
@@ -113,7 +117,7 @@ class Line:
     def post(self, method: str, *arguments: Any, deadline: float) -> None:
         """Call, and let the next call look at the answer: if it is a fault, that one raises it."""
         with self._lock:
-            self._send(method, arguments)
+            self._send(method, arguments, deadline)
             self._due.append((method, deadline))
 
     def cut(self, reason: str) -> None:
@@ -123,12 +127,12 @@ class Line:
             with suppress(OSError), _socket(connection) as end:
                 end.shutdown(socket.SHUT_RDWR)
 
-    def _send(self, method: str, arguments: tuple[Any, ...]) -> None:
+    def _send(self, method: str, arguments: tuple[Any, ...], deadline: float) -> None:
         if self._cut:
             raise self._lost(self._cut)
         try:
             if self._connection is None:
-                self._connection = _connect(self._endpoint)
+                self._connection = _connect(self._endpoint, min(deadline, deadlines.ENGINE_SILENT))
             self._connection.send((self._lane, method, arguments))
         except (AuthenticationError, EOFError, OSError) as error:
             raise self._lost(_reason(error)) from error
@@ -159,16 +163,18 @@ class Line:
             self._connection = None
 
 
-def _connect(endpoint: Endpoint) -> Any:
-    end = socket.create_connection((endpoint.host, endpoint.port), timeout=deadlines.ENGINE_SILENT)
-    return _greeted(end, endpoint.key, answer_challenge, deliver_challenge)
+def _connect(endpoint: Endpoint, within: float) -> Any:
+    end = socket.create_connection((endpoint.host, endpoint.port), timeout=within)
+    return _greeted(end, endpoint.key, within, answer_challenge, deliver_challenge)
 
 
-def _greeted(end: socket.socket, key: bytes, *handshake: Callable[[Any, bytes], None]) -> Any:
+def _greeted(end: socket.socket, key: bytes, within: float, *handshake: Callable[[Any, bytes], None]) -> Any:
     """A connection whose other end has the key. multiprocessing's own Client and Listener do the same, but
     would wait for ever for the greeting of a process that is frozen."""
     end.settimeout(None)  # the kernel bounds reads, not Python: the descriptor is handed over
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(deadlines.ENGINE_SILENT))
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(within))
+    # Nor is anybody to wait for ever who sends much to a process that does not read.
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _seconds(deadlines.RAY_CALL))
     # A pickle longer than 16 KiB goes out in two writes, and TCP would hold the second one back until the
     # first is acknowledged: 40 ms.
     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -186,12 +192,17 @@ def _greeted(end: socket.socket, key: bytes, *handshake: Callable[[Any, bytes], 
 
 def _seconds(count: float) -> bytes:
     """A struct timeval."""
-    return struct.pack("ll", int(count), 0)
+    return struct.pack("ll", int(count), int(count % 1 * 1e6))
 
 
 def _socket(connection: Any) -> socket.socket:
     """The socket behind a connection; closing it leaves the connection open."""
     return socket.socket(fileno=os.dup(connection.fileno()))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """torch's own errors for it, without importing torch: of the GPU's allocator, and of the CPU's."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def _reason(error: Exception) -> str:

@@ -13,6 +13,9 @@ from workers.supervisor.ray_probe import RayIdentity
 
 logger = logging.getLogger(__name__)
 
+LISTENS_EVERY = 0.2
+"""Seconds. No cluster takes another's place faster than Python imports Ray, so none does so unseen."""
+
 
 class Door(Protocol):
     """A way into a cluster: from its own host, or through its Jobs API."""
@@ -25,7 +28,7 @@ class Door(Protocol):
     """(name, module, *words): what to execute here for `python -m module words` to run where it is."""
 
     async def listens(self) -> bool:
-        """Whether anything is there at all: cheap, asked every second."""
+        """Whether anything is there at all: cheap, asked several times a second."""
         ...
 
     async def session(self) -> str | None:
@@ -79,7 +82,7 @@ class ExistingRay:
         """Drivers of a cluster that is gone are killed: they would hang, or meet another one that knows
         nothing of theirs. A GCS that comes back in time with what it knew costs nothing."""
         while True:
-            await asyncio.sleep(WATCH_EVERY)
+            await asyncio.sleep(LISTENS_EVERY)
             if await self._door.listens():
                 continue
             gone = time.monotonic()

@@ -251,7 +251,10 @@ class RayHead:
                 gcs_started = loop.time()
                 assert self._recording
                 self.gcs_starts += 1
-                self._gcs = self._recording.play(self._reaper)
+                try:
+                    self._gcs = self._recording.play(self._reaper)
+                except OSError as error:
+                    return f"its GCS {end} and cannot be executed again: {error}"
                 try:
                     await eventually(
                         lambda: accepts(ADDRESS, self._first_port),

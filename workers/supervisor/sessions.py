@@ -35,6 +35,8 @@ class RayCluster(Protocol):
     """(name, module, *words): what to execute here for `python -m module words` to run there."""
     is_here: bool
     """Whether it runs here; else what is executed here only stands in for it."""
+    last_end: str | None
+    """When and how the one before it was lost, in words."""
 
     async def answers(self) -> bool: ...
     async def ensure(self) -> None: ...
@@ -59,6 +61,8 @@ class Sessions:
         self._changed = changed
         self._locks: dict[Key, asyncio.Lock] = {}
         self._restarts_done: dict[Key, str] = {}
+        self._clusters: dict[Key, str | None] = {}
+        """How the cluster before the one that a session was opened on had ended."""
         self._held = False
         self.children: dict[Key, Child] = {}
 
@@ -92,8 +96,11 @@ class Sessions:
             await self._cluster.ensure()
             await self._close_earlier(request)
             await self._running(request)
+            ended, key = self._cluster.last_end, _key(request)
+            lost = ended if ended != self._clusters.get(key, ended) else None
+            self._clusters[key] = ended
         return SessionInfo(
-            run=request.run, session=request.session, queue=session_queue(request.run, request.session)
+            run=request.run, session=request.session, queue=session_queue(*key), cluster_lost=lost
         )
 
     @activity.defn(name=names.PROBE_SESSION)
@@ -200,6 +207,7 @@ class Sessions:
         await self._reap(request.run, "--before", request.session)
 
     async def _close(self, run: str, session: int) -> None:
+        self._clusters.pop((run, session), None)
         child = self.children.pop((run, session), None)
         if child:
             await child.stop()

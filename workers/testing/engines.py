@@ -101,6 +101,9 @@ class ScriptedExecutor:
         part = self._script.recovered.pop(moment, None)
         return receipt.model_copy(update={"recovered": (part,)}) if part else receipt
 
+    async def abandon(self, args: AnyArgs) -> None:
+        raise AssertionError(f"{args.op} was told to end, and should have")
+
     async def cancel(self, args: AnyArgs) -> None:
         pass  # the event that `execute` waits for is enough
 

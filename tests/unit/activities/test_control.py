@@ -111,13 +111,16 @@ async def test_register_and_record_write_once_however_often_they_are_tried(contr
     assert len(store.events("r")) == 1
 
 
-@pytest.mark.parametrize("request_", [paused(message="something else"), paused(run="nobody")])
-async def test_a_conflict_is_final(control, env, request_):
+@pytest.mark.parametrize(
+    ("request_", "kind"),
+    [(paused(message="something else"), "Conflict"), (paused(run="nobody"), "NotOnRecord")],
+)
+async def test_a_conflict_is_final(control, env, request_, kind):
     await env.run(control.register_run, REGISTER)
     await env.run(control.record, paused())
     with pytest.raises(ApplicationError) as caught:
         await env.run(control.record, request_)
-    assert (caught.value.type, caught.value.non_retryable) == ("Conflict", True)
+    assert (caught.value.type, caught.value.non_retryable) == (kind, True)
     assert "\n" not in caught.value.message
 
 

@@ -1,8 +1,11 @@
 """Manifests: what is committed, and what is damaged."""
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -17,7 +20,14 @@ from ratchet.artifacts.manifest import (
     verify_files,
 )
 from ratchet.artifacts.store import LocalArtifactStore
-from ratchet.spec.faults import Fault, FaultKind
+from ratchet.spec.faults import (
+    RESTARTABLE,
+    CheckpointDamaged,
+    Fault,
+    FaultKind,
+    StorageFault,
+    as_error,
+)
 
 Damage = Callable[[Path], None]
 
@@ -110,6 +120,11 @@ def a_file_in_its_place(folder: Path) -> None:
     folder.write_text("not a folder")
 
 
+def a_folder_for_a_manifest(folder: Path) -> None:
+    (folder / MANIFEST_NAME).unlink()
+    (folder / MANIFEST_NAME).mkdir()
+
+
 @pytest.mark.parametrize(
     ("damage", "error", "named"),
     [
@@ -122,6 +137,7 @@ def a_file_in_its_place(folder: Path) -> None:
         (another_cursor, ManifestDamaged, "its own sha256"),
         (a_key_less, ManifestDamaged, "damaged at cursor"),
         (a_file_in_its_place, ManifestDamaged, "is a file"),
+        (a_folder_for_a_manifest, ManifestDamaged, "is a folder"),
     ],
 )
 def test_a_damaged_manifest_is_named_and_the_others_are_listed(
@@ -170,8 +186,34 @@ def test_a_manifest_of_a_newer_ratchet_asks_for_an_upgrade(commit) -> None:
         read_manifest(folder)
 
 
-def test_faults_travel_as_storage_faults(tmp_path: Path) -> None:
+def test_damage_is_told_apart_from_a_disk_wherever_a_fault_travels(tmp_path: Path) -> None:
     with pytest.raises(ManifestMissing) as caught:
         read_manifest(tmp_path)
-    fault: Fault = caught.value.fault()
-    assert fault.kind is FaultKind.STORAGE
+    fault = Fault.model_validate_json(caught.value.fault().model_dump_json())
+    assert fault.kind is FaultKind.DAMAGED
+    assert isinstance(as_error(fault), CheckpointDamaged)
+    assert fault.kind not in RESTARTABLE
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE, errno.EACCES])
+def test_what_cannot_be_read_just_now_is_not_damaged(
+    commit, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    folder = commit(1, 2)
+    manifest = read_manifest(folder)
+
+    def refuse(path: Path, *_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number), str(path))
+
+    for broken, read in (
+        ("open", lambda: verify_files(folder, manifest)),
+        ("is_file", lambda: check_sizes(folder, manifest)),
+        ("read_bytes", lambda: read_manifest(folder)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, broken, refuse)
+            with pytest.raises(StorageFault, match="cannot read") as caught:
+                read()
+        assert caught.value.kind is FaultKind.STORAGE
+        assert os.strerror(number).lower() in str(caught.value)
+    assert verify_files(folder, manifest) == []

@@ -1,15 +1,19 @@
 """Where a run goes back to: its newest usable checkpoint, and an incarnation that was never used."""
 
+import errno
 import logging
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ratchet.artifacts.restore_points import restore_point
 from ratchet.artifacts.store import LocalArtifactStore
 from ratchet.spec.control import RestorePoint
+from ratchet.spec.faults import CheckpointDamaged, StorageFault
 from ratchet.spec.home import Home
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.state import CheckpointRef
@@ -105,11 +109,39 @@ def test_what_cannot_be_used_is_passed_over_by_name(
     assert "1-2" not in caplog.text
 
 
-def test_with_every_checkpoint_gone_it_is_the_base_model_and_loud(home: Home, commit) -> None:
-    folder = commit(4, 6)
-    point = restore_point(home, "r", avoid={str(folder)})
+def test_a_run_whose_every_checkpoint_is_damaged_does_not_begin_again_in_silence(home: Home, commit) -> None:
+    older, newer = commit(1, 2), commit(4, 6)
+    (older / "state/a.bin").unlink()
+    with pytest.raises(CheckpointDamaged, match="every checkpoint is unusable") as caught:
+        restore_point(home, "r", avoid={str(newer)})
+    for named in (f"{newer} was found damaged", "1-2/state/a.bin is missing", "away to train from the start"):
+        assert named in str(caught.value)
+
+
+def test_a_run_that_has_only_half_a_checkpoint_starts_from_the_base_model(home: Home, begin) -> None:
+    begin(4, 6)
+    point = restore_point(home, "r")
     assert (point.checkpoint, point.step, point.highest_incarnation) == (None, 0, 4)
     assert len(point.passed_over) == 1
+
+
+def test_a_checkpoint_that_cannot_be_read_just_now_is_not_passed_over(
+    home: Home, commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(1, 2)
+    newest = commit(1, 4)
+
+    def stale(path: Path) -> bytes:
+        if path.parent == newest:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return path.open("rb").read()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", stale)
+        with pytest.raises(StorageFault, match=r"1-4/manifest\.json: stale file handle") as caught:
+            restore_point(home, "r")
+    assert not isinstance(caught.value, CheckpointDamaged)
+    assert place(restore_point(home, "r")) == "1-4"
 
 
 def test_it_needs_neither_torch_nor_arrow() -> None:

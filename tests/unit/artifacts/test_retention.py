@@ -1,5 +1,6 @@
 """Retention: the policy's choice, nothing that somebody needs, and never half a checkpoint."""
 
+import errno
 import math
 import multiprocessing
 import os
@@ -160,6 +161,23 @@ def test_damaged_ones_do_not_count_as_kept_and_go_by_their_age(home: Home, commi
     assert set(retain(home, request(keep_last=2), {}).deleted) == {
         str(folders[step]) for step in (2, 3, 4, 5)
     }
+
+
+def test_what_cannot_be_read_just_now_stays(home: Home, commit, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable = commit(1, 1)
+    for step in (2, 3):
+        commit(1, step)
+    looked = Path.is_file
+
+    def failing(path: Path) -> bool:
+        if unreadable in path.parents:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return looked(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_file", failing)
+        assert retain(home, request(keep_last=1), {}).deleted == (str(unreadable.with_name("1-2")),)
+    assert retain(home, request(keep_last=1), {}).deleted == (str(unreadable),)
 
 
 def test_what_is_not_ours_stays(home: Home, store: LocalArtifactStore, commit) -> None:

@@ -16,13 +16,13 @@ from ratchet.spec.receipts import SnapshotReceipt
 VERSION = WeightVersion(incarnation=1, step=0, digest="00")
 
 
-def done(kind: OpKind, at: float, scheduled_at: float = 0.0) -> Done:
-    op = OpId(run="r", incarnation=1, step=1, kind=kind)
+def done(kind: OpKind, at: float, scheduled_at: float = 0.0, incarnation: int = 1) -> Done:
+    op = OpId(run="r", incarnation=incarnation, step=1, kind=kind)
     return Done(op, scheduled_at, at, SnapshotReceipt(op=str(op), version=VERSION, num_bytes=1))
 
 
 def blow(victim: Victim, back_at: float | None) -> Blow:
-    return Blow(Strike(victim, "backward"), 100.0, 7, back_at)
+    return Blow(Strike(victim, "backward"), 100.0, 7, back_at=back_at)
 
 
 def parts(recovery: Recovery | None) -> list[float]:
@@ -33,7 +33,8 @@ def parts(recovery: Recovery | None) -> list[float]:
 def test_a_restore_is_cut_into_all_four_parts() -> None:
     operations = [
         done(OpKind.ROLLOUT_BATCH, 99.0),
-        done(OpKind.RESTORE, 110.0),
+        done(OpKind.ROLLOUT_BATCH, 100.5),  # it did not need the trainer, and the run goes back behind it
+        done(OpKind.RESTORE, 110.0, incarnation=2),
         done(OpKind.REFIT, 111.0),
         done(OpKind.ROLLOUT_BATCH, 111.5),
     ]
@@ -42,6 +43,16 @@ def test_a_restore_is_cut_into_all_four_parts() -> None:
     assert recovery is not None
     assert recovery.seconds == recovery.stood_still == pytest.approx(11.5)
     assert recovery.back == pytest.approx(7.0)
+
+
+def test_a_head_is_provisioned_once_there_is_a_trainer_in_it() -> None:
+    struck = blow(Victim.HEAD, 102.0)
+    struck.rebuilt_at = 108.0
+    operations = [done(OpKind.RESTORE, 109.0), done(OpKind.ROLLOUT_BATCH, 110.0)]
+    recovery = split(struck, 100.5, operations, None)
+    assert parts(recovery) == [0.5, 7.5, 1.0, 1.0]
+    assert recovery is not None
+    assert recovery.back == pytest.approx(2.0)
 
 
 def test_a_run_that_goes_on_before_its_victim_is_back_stood_still_no_longer() -> None:

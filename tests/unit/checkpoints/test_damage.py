@@ -1,9 +1,13 @@
 """Whatever happens to the newest checkpoint of a real trainer has a name, and leads to the older one."""
 
+import errno
+import io
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +29,7 @@ from ratchet.checkpoints.writer import write_checkpoint
 from ratchet.models.tiny import build_tiny
 from ratchet.policy.torch_trainer import TorchTrainer
 from ratchet.rollouts.group import PromptGroup, Sample
-from ratchet.spec.faults import StorageFault
+from ratchet.spec.faults import CheckpointDamaged, StorageFault
 from ratchet.spec.home import Home
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.run_spec import EnvironmentSpec, GenerationSpec, GrpoSpec, PolicySpec, RunSpec
@@ -269,6 +273,33 @@ def test_a_damaged_manifest_or_folder_is_named_and_the_older_checkpoint_restored
 def test_with_both_damaged_nothing_is_restored(saved: Saved, home: Home) -> None:
     flip_a_byte_in_the_middle(newest_of(home, 2) / FILES[-1])
     truncate(newest_of(home, 1) / FILES[-1])
-    point = restore_point(home, RUN, avoid=[str(newest_of(home))])
-    assert (point.checkpoint, point.step, point.highest_incarnation) == (None, 0, 1)
-    assert len(point.passed_over) == 2
+    with pytest.raises(CheckpointDamaged, match="every checkpoint is unusable"):
+        restore_point(home, RUN, avoid=[str(newest_of(home))])
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "state/.metadata", "state/__0_0.distcp"])
+@pytest.mark.parametrize("read", [1, 2])
+def test_a_read_error_condemns_no_checkpoint(
+    saved: Saved, home: Home, monkeypatch: pytest.MonkeyPatch, file: str, read: int
+) -> None:
+    """Not when it is verified (the first read), nor when it is loaded (the second)."""
+    broken, reads, opened = newest_of(home) / file, 0, io.open
+
+    def flaky(path: object, *args: Any, **kwargs: Any) -> Any:
+        nonlocal reads
+        if str(path) == str(broken):
+            reads += 1
+            if reads == read:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return opened(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "open", flaky)
+        patch.setattr("builtins.open", flaky)
+        if (file, read) == ("manifest.json", 2):
+            load_checkpoint(newest_of(home), saved.trainer.state_template(), RUN)  # it is read once
+        else:
+            with pytest.raises(StorageFault, match="input/output error") as caught:
+                load_checkpoint(newest_of(home), saved.trainer.state_template(), RUN)
+            assert not isinstance(caught.value, CheckpointDamaged)
+    assert recover(home, saved.trainer) == (2, [])

@@ -7,7 +7,16 @@ import pytest
 
 from ratchet.sessions.conductor import Conductor
 from ratchet.spec import deadlines
-from ratchet.spec.faults import Cancelled, Conflict, FaultKind, InfraFault, Poisoned, RatchetError, SpecError
+from ratchet.spec.faults import (
+    ActorLost,
+    Cancelled,
+    Conflict,
+    FaultKind,
+    InfraFault,
+    Poisoned,
+    RatchetError,
+    SpecError,
+)
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
 from ratchet.spec.operations import (
     AnyArgs,
@@ -49,6 +58,9 @@ class Engines:
             raise errors.pop(0)
         self.ended.append(str(args.op))
         return SnapshotReceipt(op=str(args.op), version=VERSION, num_bytes=1)
+
+    async def abandon(self, args: AnyArgs) -> None:
+        raise AssertionError(f"{args.op} was told to end, and should have")
 
     async def cancel(self, args: AnyArgs) -> None:
         pass
@@ -213,3 +225,51 @@ async def test_a_new_conductor_reads_its_log_back_from_the_engines(engines: Engi
     assert engines.began == []
     with pytest.raises(Conflict):
         await conductor.submit(snapshot(4, cursor=1))
+
+
+async def test_a_cancel_that_reaches_no_engine_ends_the_operation_all_the_same(
+    conductor: Conductor, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancel(_: AnyArgs) -> None:
+        raise ActorLost("it is being replaced", role="generator")
+
+    monkeypatch.setattr(engines, "cancel", cancel)
+    await conductor.submit(rollout(1))
+    await conductor.cancel(rollout(1).op)
+    answer = await conductor.poll(rollout(1).op, 5)
+    assert answer.fault
+    assert answer.fault.kind is FaultKind.CANCELLED
+
+
+async def test_a_cancel_that_comes_before_its_operation_is_not_forgotten(
+    conductor: Conductor, engines: Engines
+) -> None:
+    assert (await conductor.cancel(rollout(1).op)).state is OpState.ABSENT
+    await conductor.submit(rollout(1))
+    answer = await conductor.poll(rollout(1).op, 5)
+    assert answer.fault
+    assert answer.fault.kind is FaultKind.CANCELLED
+    assert engines.began == []
+
+
+async def test_what_an_old_incarnation_is_stuck_in_is_ended(
+    conductor: Conductor, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = asyncio.Event()
+
+    async def stuck(args: AnyArgs, _progress: Callable[[str], None], _cancelled: asyncio.Event) -> AnyReceipt:
+        if args.op.incarnation == 1:
+            await ended.wait()
+            raise ActorLost("it was ended", role="trainer")
+        return SnapshotReceipt(op=str(args.op), version=VERSION, num_bytes=1)
+
+    async def abandon(args: AnyArgs) -> None:
+        assert args.op == op(1, OpKind.SNAPSHOT)
+        ended.set()
+
+    monkeypatch.setattr(engines, "execute", stuck)
+    monkeypatch.setattr(engines, "abandon", abandon)
+    monkeypatch.setattr(deadlines, "OVER_GRACE", 0.05)
+    await conductor.submit(snapshot(1))
+    await conductor.submit(snapshot(1, incarnation=2))
+    assert (await conductor.poll(op(1, OpKind.SNAPSHOT, 2), 5)).state is OpState.DONE

@@ -58,6 +58,9 @@ class Trainer:
     def __init__(self, session: Session) -> None:
         self._note = session.note
 
+    async def end(self, reason: str) -> None:
+        self._note("trainer.end")
+
     async def renew(self) -> None:
         self._note("trainer.renew")
 
@@ -101,6 +104,9 @@ class Generator:
     def __init__(self, session: Session) -> None:
         self._note = session.note
 
+    async def end(self, reason: str) -> None:
+        self._note("generator.end")
+
     async def renew(self) -> None:
         self._note("generator.renew")
 
@@ -136,6 +142,9 @@ class Generator:
 class Plane:
     def __init__(self, session: Session) -> None:
         self._note = session.note
+
+    async def end(self, reason: str) -> None:
+        self._note("plane.end")
 
     async def renew(self) -> None:
         self._note("plane.renew")

@@ -84,10 +84,23 @@ def test_late_news_does_not_undo_newer_news(store, told, run):
 def test_incarnations_only_rise(store, told, run):
     store.record(told.record(told.restore(0, 3), incarnation=3))
     with pytest.raises(Conflict, match="only rise"):
-        store.record(told.record(told.event("e"), incarnation=2))
-    with pytest.raises(Conflict, match="only rise"):
         store.register_run(told.register(incarnation=2), at=0.0, code={})
     assert [i.number for i in store.incarnations(run)] == [1, 3]
+
+
+def test_what_comes_late_of_an_incarnation_that_died_in_its_restore_is_added_and_moves_nothing(
+    store, told, run
+):
+    store.record(told.record(told.restore(0), told.step(1), told.state("running", 1)))
+    store.record(told.record(told.restore(1, 3), told.state("running", 1), incarnation=3))
+    before = head(store)
+    late = told.record(told.state("recovering", 0), told.event("lost"), incarnation=2, at=9000.0)
+    for _ in range(2):
+        store.record(late)
+    assert head(store) == before == (3, "running", 1)
+    assert [i.number for i in store.incarnations(run)] == [1, 2, 3]
+    assert [e.key for e in store.events(run)] == ["lost"]
+    assert [s.step for s in store.steps_on_path(run)] == [1]
 
 
 def test_registering_again_writes_once(store, told, run):

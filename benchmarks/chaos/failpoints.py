@@ -3,7 +3,6 @@
 import time
 from pathlib import Path
 
-_LOOK_EVERY = 0.005
 _LET_GO = 0.05
 """For held processes to see that they may go on."""
 
@@ -22,13 +21,9 @@ class Failpoints:
         draft.replace(self._folder / name)
         self._armed.add(name)
 
-    def disarm(self, name: str) -> None:
-        """Nobody acts at it any more; who is held there stays held."""
-        (self._folder / name).unlink(missing_ok=True)
-
     def release(self, name: str) -> None:
-        """Let go of everybody who is held there, and disarm it."""
-        self.disarm(name)
+        """Let go of everybody who is held there; whoever comes later passes."""
+        (self._folder / name).unlink(missing_ok=True)
         (self._folder / f"{name}.release").touch()
 
     def hits(self, name: str) -> list[int]:
@@ -37,15 +32,6 @@ class Failpoints:
             return [int(line) for line in (self._folder / f"{name}.hit").read_text().split()]
         except FileNotFoundError:
             return []
-
-    def wait_hit(self, name: str, within: float) -> bool:
-        """Whether somebody came to it in time."""
-        end = time.monotonic() + within
-        while not self.hits(name):
-            if time.monotonic() > end:
-                return False
-            time.sleep(_LOOK_EVERY)
-        return True
 
     def clear(self) -> None:
         """Let go of everybody, and forget everything."""

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010"
+revision = "0004"
 down_revision = "0003"
 
 _INT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")

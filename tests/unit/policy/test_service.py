@@ -1,0 +1,92 @@
+"""The trainer's side of a session, over a real trainer: what happens once happens once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ratchet.data_plane.memory import MemoryDataPlane
+from ratchet.policy.service import TrainerService
+from ratchet.rollouts.partition import TRAIN_PARTITION, register
+from ratchet.spec.faults import ActorLost
+from ratchet.spec.home import Home
+from ratchet.spec.ids import OpId, OpKind, WeightVersion
+from ratchet.spec.operations import CommitArgs, RestoreArgs, SnapshotArgs, TrainArgs
+
+
+def op(kind: OpKind, step: int) -> OpId:
+    return OpId(run="r", incarnation=1, step=step, kind=kind)
+
+
+@pytest.fixture
+def plane() -> MemoryDataPlane:
+    plane = MemoryDataPlane()
+    register(plane)
+    return plane
+
+
+@pytest.fixture
+def service(make_spec, plane: MemoryDataPlane, tmp_path: Path) -> TrainerService:
+    return TrainerService(make_spec(), "r", Home(tmp_path), plane, "trainer-0", 1)
+
+
+@pytest.fixture
+def base(service: TrainerService, model_folder: Path) -> WeightVersion:
+    return service.restore(RestoreArgs(op=op(OpKind.RESTORE, 0)), str(model_folder)).version
+
+
+@pytest.fixture
+def step(plane: MemoryDataPlane, make_groups):
+    """Arguments of a train step from `version`, with three groups that it had sampled in the data plane."""
+
+    def step_(number: int, version: WeightVersion) -> TrainArgs:
+        first = 3 * (number - 1)
+        groups = make_groups()[first : first + 3]
+        plane.put(
+            TRAIN_PARTITION, [replace(each, version_start=version, version_end=version) for each in groups]
+        )
+        return TrainArgs(
+            op=op(OpKind.TRAIN_STEP, number), cursor_start=first, cursor_end=first + 3, version=version
+        )
+
+    return step_
+
+
+def test_a_fault_behind_the_point_of_no_return_never_trains_the_step_twice(
+    service: TrainerService, base: WeightVersion, step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = service._trainer.digest
+
+    def no_room() -> str:
+        monkeypatch.setattr(service._trainer, "digest", digest)
+        raise MemoryError("no room for the copy")
+
+    monkeypatch.setattr(service._trainer, "digest", no_room)
+    with pytest.raises(MemoryError):
+        service.train_step(step(1, base))
+    moved = service._trainer.digest()
+    with pytest.raises(ActorLost, match="restore"):  # asked for again, as an infrastructure fault is
+        service.train_step(step(1, base))
+    assert service._trainer.digest() == moved
+
+
+def test_a_step_that_is_asked_for_again_is_answered_and_not_trained(
+    service: TrainerService, base: WeightVersion, step
+) -> None:
+    first = service.train_step(step(1, base))
+    assert service.train_step(step(1, base)) == first
+    assert first.optimizer_steps == 1
+
+
+def test_only_the_newest_snapshot_is_kept_however_often_storing_fails(
+    service: TrainerService, base: WeightVersion, step
+) -> None:
+    first = service.train_step(step(1, base)).version
+    service.snapshot(SnapshotArgs(op=op(OpKind.SNAPSHOT, 1), version=first, cursor=3))
+    second = service.train_step(step(2, first)).version
+    service.snapshot(SnapshotArgs(op=op(OpKind.SNAPSHOT, 2), version=second, cursor=6))
+    assert list(service._snapshots) == [second]
+    with pytest.raises(ActorLost, match=r"the snapshot of .* is gone"):
+        service.commit_checkpoint(
+            CommitArgs(op=op(OpKind.COMMIT_CHECKPOINT, 1), version=first, cursor=3, hf_export=False)
+        )
