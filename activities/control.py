@@ -2,14 +2,13 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from activities.diagnosis import diagnose
+from activities.failures import named_failures
 from ratchet.artifacts.restore_points import restore_point
 from ratchet.artifacts.retention import retain
 from ratchet.sessions.failpoints import failpoint
@@ -24,14 +23,10 @@ from ratchet.spec.control import (
     RetainAnswer,
     RetainRequest,
 )
-from ratchet.spec.faults import FaultKind, RatchetError
 from ratchet.spec.home import Home
-from ratchet.store import Store, code_versions
+from ratchet.store import Store, code_versions, input_digests
 
 T = TypeVar("T")
-
-RETRYABLE = frozenset({FaultKind.UNAVAILABLE, FaultKind.STORAGE})
-"""A store that is away may come back, and so may a folder; anything else stays as it is."""
 
 
 class ControlActivities:
@@ -51,26 +46,27 @@ class ControlActivities:
     async def register_run(self, request: RegisterRun) -> None:
         """Write a run's row. Fails with Conflict, for good, or Unavailable, to be retried."""
         at = activity.info().scheduled_time.timestamp()  # the same for every attempt
-        with _named_failures():
-            await asyncio.to_thread(self._store.register_run, request, at=at, code=self._code)
+        with named_failures():
+            inputs = await asyncio.to_thread(input_digests, request.spec.environment)
+            await asyncio.to_thread(self._store.register_run, request, at=at, code=self._code, inputs=inputs)
 
     @activity.defn(name=names.RECORD)
     async def record(self, request: RecordRequest) -> None:
         """Write rows about a run. Fails with Conflict, for good, or Unavailable, to be retried."""
         await asyncio.to_thread(failpoint, "record.write")
-        with _named_failures():
+        with named_failures():
             await asyncio.to_thread(self._store.record, request)
 
     @activity.defn(name=names.CHOOSE_CHECKPOINT)
     async def choose_checkpoint(self, request: ChooseCheckpoint) -> RestorePoint:
         """Where a run can go back to. Fails with StorageFault, to be retried."""
-        with _named_failures():
+        with named_failures():
             return await _beating(restore_point, self._home, request.run, request.avoid)
 
     @activity.defn(name=names.RETAIN)
     async def retain(self, request: RetainRequest) -> RetainAnswer:
         """Delete what a run's retention does not keep. Fails with StorageFault, to be retried."""
-        with _named_failures():
+        with named_failures():
             scores = await asyncio.to_thread(self._scores, request)
             return await _beating(retain, self._home, request, scores)
 
@@ -96,12 +92,3 @@ async def _beating(work: Callable[..., T], *arguments: object) -> T:
         activity.heartbeat()
         await asyncio.wait({task}, timeout=deadlines.HEARTBEAT_THROTTLE)
     return await task
-
-
-@contextmanager
-def _named_failures() -> Generator[None, None, None]:
-    try:
-        yield
-    except RatchetError as error:
-        retry = error.kind in RETRYABLE
-        raise ApplicationError(str(error), type=error.kind.value, non_retryable=not retry) from error

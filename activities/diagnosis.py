@@ -24,6 +24,8 @@ _ERRANDS = {
     names.CLOSE_SESSION: "supervisor",
     names.REGISTER_RUN: "store",
     names.RECORD: "store",
+    names.ADMIT: "store",
+    names.RELEASE: "store",
     names.CHOOSE_CHECKPOINT: "artifacts",
     names.RETAIN: "artifacts",
 }

@@ -5,44 +5,66 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from fastapi.middleware.trustedhost import TrustedHostMiddleware
 
-from api import problems
-from api.routers import actions, health, rebuilding, runs
+from api import openapi, problems
+from api.guard import Guard
+from api.routers import (
+    actions,
+    events,
+    health,
+    lineage,
+    metrics,
+    pages,
+    rebuilding,
+    records,
+    rollouts,
+    runs,
+    tokens,
+)
 from api.services import Services
-from api.workflows import RunWorkflows
+from api.settings import ApiSettings
+from api.telemetry import Traced
 from ratchet import __version__
-from ratchet.artifacts.store import LocalArtifactStore
 from ratchet.spec.home import Home
-from ratchet.store import Store
-
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-def create_app(home: Home) -> FastAPI:
+def create_app(home: Home, settings: ApiSettings | None = None) -> FastAPI:
     """The API over one state folder. Its store is opened at start; Temporal may come and go."""
+    settings = settings or ApiSettings()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        store = Store(home.store_url)
-        await asyncio.to_thread(store.migrate)
-        app.state.services = Services(
-            store=store, workflows=RunWorkflows(home), artifacts=LocalArtifactStore(home.artifacts)
-        )
+        services = Services.over(home, settings)
+        await asyncio.to_thread(services.store.migrate)
+        app.state.services = services
+        watching = asyncio.create_task(services.feed.watch())
         yield
-        store.close()
+        watching.cancel()
+        services.store.close()
 
     app = FastAPI(
         title="Ratchet",
         version=__version__,
         summary="RL post-training of language models as durable workflows.",
         lifespan=lifespan,
+        generate_unique_id_function=openapi.name_of,
     )
-    # Without tokens, only this host may ask; a web page that rebinds its name to loopback may not.
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
+    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Traced)
     problems.install(app)
-    app.include_router(health.router)
-    app.include_router(runs.router)
-    app.include_router(actions.router)
-    app.include_router(rebuilding.router)
+    openapi.install(app)
+    for module in (
+        health,
+        metrics,
+        runs,
+        records,
+        rollouts,
+        lineage,
+        events,
+        actions,
+        rebuilding,
+        tokens,
+        pages,
+    ):
+        app.include_router(module.router)
     return app

@@ -1,6 +1,7 @@
 """Starting a workflow: what it begins with is kept with its artifacts, and it counts once it is on record."""
 
 import asyncio
+import itertools
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
@@ -15,7 +16,8 @@ from ratchet.spec.state import RunInput
 from ratchet.store import RunRecord
 
 LOOK_EVERY = 0.05
-FAILURE_EVERY = 10
+LONGEST_PAUSE = 0.5
+FAILURE_EVERY = 5
 """The workflow is asked whether it failed at every so many looks at the store."""
 
 
@@ -27,17 +29,42 @@ async def begin(services: Services, first: RunInput) -> RunRecord:
     taken back once it is known that it will not run; one that another request started, or that was started
     though nobody answered, keeps them.
     """
-    run = first.state.run
+    await _prepare(services, first)
+    return await _recorded(services, first, await services.workflows.start(first))
+
+
+async def begin_or_join(services: Services, first: RunInput) -> RunRecord:
+    """The same for a run that somebody else may be starting at this moment: one of them starts it."""
+    await _prepare(services, first)
+    try:
+        execution = await services.workflows.start(first)
+    except Conflict:
+        return await _joined(services, first.state.run)
+    return await _recorded(services, first, execution)
+
+
+async def _prepare(services: Services, first: RunInput) -> None:
     await services.workflows.ping(deadlines.UPDATE)  # first: without Temporal nothing is written at all
     await run_in_threadpool(claim_beginning, services.artifacts, first)
     await run_in_threadpool(_pin_origin, services, first)
-    execution = await services.workflows.start(first)
+
+
+async def _recorded(services: Services, first: RunInput, execution: str) -> RunRecord:
+    run = first.state.run
     try:
         return await on_record(services, run, execution)
     except RatchetError:
         if await _never_ran(services, run):
             await run_in_threadpool(_take_back, services, first)
         raise
+
+
+async def _joined(services: Services, run: str) -> RunRecord:
+    try:
+        async with asyncio.timeout(deadlines.LAUNCH):
+            return await _look_for(services, run, None)
+    except TimeoutError:
+        raise Unavailable(f"run {run} is being started, but is not on record yet: try again") from None
 
 
 def _pin_origin(services: Services, first: RunInput) -> None:
@@ -80,18 +107,19 @@ async def on_record(services: Services, run: str, execution: str) -> RunRecord:
         raise Unavailable(f"run {run} was given up: {reason}") from None
 
 
-async def _look_for(services: Services, run: str, execution: str) -> RunRecord:
-    looks = 0
-    while True:
+async def _look_for(services: Services, run: str, execution: str | None) -> RunRecord:
+    pause = LOOK_EVERY
+    for looks in itertools.count(1):
         record = await run_in_threadpool(services.store.get_run, run)
-        if record is not None and record.workflow_run_id == execution:
+        if record is not None and execution in (None, record.workflow_run_id):
             return record
-        looks += 1
         if looks % FAILURE_EVERY == 0:
             fault = await services.workflows.failure(run)
             if fault is not None:
                 raise as_error(fault)
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(pause)
+        pause = min(1.3 * pause, LONGEST_PAUSE)
+    raise AssertionError("unreachable")
 
 
 async def _why_not(services: Services, run: str) -> str:

@@ -38,8 +38,17 @@ ERRANDS = {
     names.CHOOSE_CHECKPOINT: "look for the newest checkpoint",
     names.RETAIN: "delete checkpoints that are not kept",
     names.DIAGNOSE: "look for who is silent",
+    names.ADMIT: "ask for a session",
+    names.RELEASE: "give the session's place back",
 }
-_UNREMARKABLE = {names.REGISTER_RUN, names.RECORD, names.RETAIN, names.DIAGNOSE}
+_UNREMARKABLE = {
+    names.REGISTER_RUN,
+    names.RECORD,
+    names.RETAIN,
+    names.DIAGNOSE,
+    names.ADMIT,
+    names.RELEASE,
+}
 """Told only when they do not go well: the run goes on beside them."""
 
 _TIMEOUTS = {

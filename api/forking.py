@@ -10,6 +10,7 @@ from api.launching import new_id
 from api.presenting import present
 from api.problems import InvalidOverrides
 from api.resuming import changed_values, extended
+from api.roots import check_roots
 from api.services import Services
 from ratchet.artifacts.checkpoints import list_manifests
 from ratchet.artifacts.manifest import Manifest
@@ -91,6 +92,7 @@ def _spec(services: Services, parent: RunRecord, request: ForkRequest) -> RunSpe
         spec = parse_spec(before.model_dump_json(), request.overrides)
         if problems := list(_problems(before, spec, request.at)):
             raise InvalidSpec(problems)
+        check_roots(spec, services.settings.allowed_roots)
         check_runnable(spec)
     except InvalidSpec as error:
         raise InvalidOverrides(error.problems) from None

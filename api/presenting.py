@@ -1,6 +1,7 @@
 """Runs as views: what the store has on record, corrected by what their workflows say right now."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -9,18 +10,23 @@ from starlette.concurrency import run_in_threadpool
 from api.doing import in_words
 from api.problems import RunNotFound
 from api.services import Services
+from ratchet.spec import names
+from ratchet.spec.admission import Place
 from ratchet.spec.faults import Fault, FaultKind, Incident, RatchetError
 from ratchet.spec.state import RunPhase, RunStatus
 from ratchet.spec.views import (
     CheckpointView,
     EvaluationView,
     IncidentView,
+    QueueView,
     RunLinks,
     RunSummary,
     RunView,
     StepView,
 )
 from ratchet.store import CheckpointRecord, EvaluationRecord, EventRecord, RunRecord, StepRecord
+from ratchet.store.admission import Admissions, Queue
+from ratchet.store.standing import Standing, Standings
 
 SHOWN_INCIDENTS = 5
 _TROUBLED = {RunPhase.FAILED, RunPhase.RECOVERING, RunPhase.STALLED}
@@ -35,6 +41,8 @@ async def present(services: Services, record: RunRecord, status: RunStatus | Non
         status, activities = await asyncio.gather(
             _said(services, record, status), services.workflows.open_activities(record.id)
         )
+        if record.phase is RunPhase.QUEUED:  # what it waits for is told by the queue
+            activities = [one for one in activities if one.kind != names.ADMIT or one.waiting]
         doing = in_words(status.doing if status else None, activities)
         if status is None:
             ended = await _ended(services, record)
@@ -47,8 +55,15 @@ async def _said(services: Services, record: RunRecord, status: RunStatus | None)
 
 async def summarize(services: Services, records: Sequence[RunRecord]) -> list[RunSummary]:
     """Runs for a list. A workflow that broke without a last word is shown as what it is: failed."""
-    faults = await asyncio.gather(*(_ended(services, record) for record in records))
-    return [_summary(services, record, None, fault) for record, fault in zip(records, faults, strict=True)]
+    standings, queue, faults = await asyncio.gather(
+        run_in_threadpool(Standings(services.store).of, records, now=time.time()),
+        run_in_threadpool(_queue, services, records),
+        asyncio.gather(*(_ended(services, record) for record in records)),
+    )
+    return [
+        _summary(services, record, None, fault, standings[record.id], queue)
+        for record, fault in zip(records, faults, strict=True)
+    ]
 
 
 def present_step(record: StepRecord, *, retrained: bool = False) -> StepView:
@@ -56,8 +71,8 @@ def present_step(record: StepRecord, *, retrained: bool = False) -> StepView:
         step=record.step,
         incarnation=record.incarnation,
         version=f"{record.incarnation}.{record.step}.{record.version_digest[:8]}",
-        started_at=_time(record.started_at),
-        finished_at=_time(record.finished_at),
+        started_at=as_time(record.started_at),
+        finished_at=as_time(record.finished_at),
         reward_mean=record.reward_mean,
         accuracy=record.accuracy,
         length_mean=record.length_mean,
@@ -78,7 +93,7 @@ def present_incident(record: EventRecord) -> IncidentView:
     return IncidentView(
         key=record.key,
         incarnation=record.incarnation,
-        at=_time(told.detected_at),
+        at=as_time(told.detected_at),
         lost=told.lost,
         cause=told.cause,
         done=told.done,
@@ -105,27 +120,33 @@ async def _ended(services: Services, record: RunRecord) -> Fault | None:
 def _assemble(
     services: Services, record: RunRecord, status: RunStatus | None, ended: Fault | None, doing: list[str]
 ) -> RunView:
-    store = services.store
-    steps = store.steps_on_path(record.id, since=max(record.step - 1, 0))
-    checkpoints = store.checkpoints_on_path(record.id)
+    seen = services.store.glance(record, incidents=SHOWN_INCIDENTS)
+    standing = Standings(services.store).of([record], now=time.time())[record.id]
+    summary = _summary(services, record, status, ended, standing, _queue(services, [record]))
     return RunView(
-        **dict(_summary(services, record, status, ended)),
+        **dict(summary),
         spec=record.spec,
-        last_step=present_step(steps[-1]) if steps else None,
-        evaluations=[_evaluation(seen) for seen in store.evaluations_on_path(record.id)],
-        last_checkpoint=_checkpoint(checkpoints[-1]) if checkpoints else None,
+        last_step=present_step(seen.last_step) if seen.last_step else None,
+        evaluations=[present_evaluation(one) for one in seen.evaluations],
+        last_checkpoint=present_checkpoint(seen.last_checkpoint) if seen.last_checkpoint else None,
         live=status is not None,
-        doing=doing,
+        doing=[summary.queue.words, *doing] if summary.queue else doing,
         stop_requested=status.stop_requested if status else False,
-        incidents=[present_incident(event) for event in store.incidents(record.id, last=SHOWN_INCIDENTS)],
+        incidents=[present_incident(event) for event in seen.events],
     )
 
 
 def _summary(
-    services: Services, record: RunRecord, status: RunStatus | None, ended: Fault | None
+    services: Services,
+    record: RunRecord,
+    status: RunStatus | None,
+    ended: Fault | None,
+    standing: Standing,
+    queue: Queue | None,
 ) -> RunSummary:
     # An end counts once it is on record, with its reason: the workflow knows of it a moment earlier.
     phase = status.phase if status and not status.phase.final else record.phase
+    place = queue.place(record.id) if queue and phase is RunPhase.QUEUED and not ended else None
     return RunSummary(
         id=record.id,
         name=record.recipe,
@@ -133,25 +154,63 @@ def _summary(
         step=status.step if status else record.step,
         max_num_steps=status.max_num_steps if status else record.max_num_steps,
         incarnation=status.incarnation if status else record.incarnation,
-        created_at=_time(record.created_at),
-        updated_at=_time(record.updated_at),
-        ended_at=_time(record.ended_at) if record.ended_at else None,
+        created_at=as_time(record.created_at),
+        updated_at=as_time(record.updated_at),
+        ended_at=as_time(record.ended_at) if record.ended_at else None,
         fault=ended or (record.fault if phase in _TROUBLED else None),
+        reward_mean=standing.reward_mean,
+        ettr=standing.ettr,
+        last_incident=present_incident(standing.incident) if standing.incident else None,
+        queue=present_place(place) if place else None,
         links=RunLinks(
             self=f"/v1/runs/{record.id}",
             steps=f"/v1/runs/{record.id}/steps",
             temporal=services.workflows.link(record.id),
+            ray=services.workflows.ray_dashboard(),
         ),
     )
 
 
-def _evaluation(record: EvaluationRecord) -> EvaluationView:
-    return EvaluationView.model_validate(record, from_attributes=True)
+def _queue(services: Services, records: Sequence[RunRecord]) -> Queue | None:
+    """The queue for sessions, if one of these runs waits in it."""
+    if any(record.phase is RunPhase.QUEUED for record in records):
+        return Admissions(services.store).queue()
+    return None
 
 
-def _checkpoint(record: CheckpointRecord) -> CheckpointView:
-    return CheckpointView.model_validate(record, from_attributes=True)
+def present_place(place: Place) -> QueueView:
+    return QueueView(
+        words=str(place),
+        ahead=list(place.ahead),
+        num_ahead=place.num_ahead,
+        holders=list(place.holders),
+        num_holders=place.num_holders,
+        priority=place.priority,
+        since=as_time(place.since),
+    )
 
 
-def _time(seconds: float) -> datetime:
+def present_evaluation(record: EvaluationRecord, *, on_path: bool = True) -> EvaluationView:
+    return EvaluationView(
+        step=record.step,
+        incarnation=record.incarnation,
+        accuracy=record.accuracy,
+        reward_mean=record.reward_mean,
+        num_problems=record.num_problems,
+        on_path=on_path,
+    )
+
+
+def present_checkpoint(record: CheckpointRecord, *, on_path: bool = True) -> CheckpointView:
+    return CheckpointView(
+        step=record.step,
+        incarnation=record.incarnation,
+        path=record.path,
+        digest=record.digest,
+        num_bytes=record.num_bytes,
+        on_path=on_path,
+    )
+
+
+def as_time(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)

@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problems (application/problem+json): a type, one line with the fix, the parts."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -21,8 +21,40 @@ RETRY_AFTER_S = 2
 """What is away is usually back within seconds: the supervisor restarts it."""
 
 
-class RunNotFound(RatchetError):
+class NotFound(RatchetError):
+    """What a path names is not there."""
+
+
+class RunNotFound(NotFound):
     """No run has this id."""
+
+
+class BadHost(RatchetError):
+    """The request is meant for another host."""
+
+
+class Unauthorized(RatchetError):
+    """Nobody knows who asks."""
+
+
+class Forbidden(RatchetError):
+    """It is known who asks, and they may not."""
+
+
+class TooLarge(RatchetError):
+    """A request of too many bytes."""
+
+
+class KeyReused(RatchetError):
+    """An idempotency key that stands for another request."""
+
+
+class TooManyLaunches(RatchetError):
+    """A caller launches faster than is allowed."""
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class BadRequest(RatchetError):
@@ -39,6 +71,13 @@ class InvalidValues(InvalidSpec):
 
 _KNOWN: tuple[tuple[type[RatchetError], HTTPStatus, str, str], ...] = (
     (RunNotFound, HTTPStatus.NOT_FOUND, "run-not-found", "There is no such run"),
+    (NotFound, HTTPStatus.NOT_FOUND, "not-found", "There is no such thing"),
+    (BadHost, HTTPStatus.BAD_REQUEST, "bad-host", "The request is for another host"),
+    (Unauthorized, HTTPStatus.UNAUTHORIZED, "unauthorized", "A token is needed"),
+    (Forbidden, HTTPStatus.FORBIDDEN, "forbidden", "This is not allowed"),
+    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", "The request is too large"),
+    (KeyReused, HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused", "The idempotency key is taken"),
+    (TooManyLaunches, HTTPStatus.TOO_MANY_REQUESTS, "too-many-launches", "Launches come too fast"),
     (BadRequest, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", "The request is not valid"),
     (SpecError, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-spec", "The run spec cannot be run"),
     (Conflict, HTTPStatus.CONFLICT, "conflict", "The run is not in a state for this"),
@@ -47,15 +86,25 @@ _KNOWN: tuple[tuple[type[RatchetError], HTTPStatus, str, str], ...] = (
 )
 
 
+def problem_example(status: int) -> dict[str, Any]:
+    """One of the problems that a status stands for."""
+    slug, title = {code: (slug, title) for _, code, slug, title in _KNOWN}[HTTPStatus(status)]
+    problem = Problem(
+        type=f"urn:ratchet:problem:{slug}",
+        title=title,
+        status=status,
+        detail="what is wrong, and what to do about it",
+        instance="/v1/runs/tiny-addition-3fa2c1",
+    )
+    return problem.model_dump(mode="json")
+
+
 def install(app: FastAPI) -> None:
     """Answer every error as a problem."""
 
     @app.exception_handler(RatchetError)
     def _ratchet(request: Request, error: RatchetError) -> JSONResponse:
-        _, status, slug, title = next(known for known in _KNOWN if isinstance(error, known[0]))
-        problems = error.problems if isinstance(error, InvalidSpec) else ()
-        items = [_item(problem, _location(error, problem)) for problem in problems]
-        return _answer(request, status, slug, title, str(error), items)
+        return response(request, error)
 
     @app.exception_handler(RequestValidationError)
     def _request(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -67,13 +116,29 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     def _http(request: Request, error: HTTPException) -> JSONResponse:
         status = HTTPStatus(error.status_code)
-        return _answer(request, status, "http", status.phrase, f"{request.url.path}: {error.detail}")
+        detail = f"{request.url.path}: {error.detail}"
+        return _answer(request, status, "http", status.phrase, detail, headers=error.headers)
 
     @app.exception_handler(Exception)
     def _defect(request: Request, error: Exception) -> JSONResponse:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
         detail = f"a defect in the API ({type(error).__name__}): its log has the details, `ratchet logs api`"
         return _answer(request, HTTPStatus.INTERNAL_SERVER_ERROR, "defect", "The API failed", detail)
+
+
+def response(request: Request, error: RatchetError) -> JSONResponse:
+    """The answer that an error of ours is."""
+    _, status, slug, title = next(known for known in _KNOWN if isinstance(error, known[0]))
+    problems = error.problems if isinstance(error, InvalidSpec) else ()
+    items = [_item(problem, _location(error, problem)) for problem in problems]
+    match error:
+        case Unauthorized():
+            headers = {"WWW-Authenticate": "Bearer"}
+        case TooManyLaunches():
+            headers = {"Retry-After": str(error.retry_after)}
+        case _:
+            headers = None
+    return _answer(request, status, slug, title, str(error), items, headers)
 
 
 def _answer(
@@ -83,6 +148,7 @@ def _answer(
     title: str,
     detail: str,
     errors: Sequence[ProblemItem] = (),
+    headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     problem = Problem(
         type=f"urn:ratchet:problem:{slug}",
@@ -92,7 +158,9 @@ def _answer(
         instance=request.url.path,
         errors=list(errors),
     )
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status is HTTPStatus.SERVICE_UNAVAILABLE else None
+    headers = dict(headers or {})
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
     return JSONResponse(problem.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
 
 

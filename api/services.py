@@ -1,24 +1,65 @@
 """What request handlers are given."""
 
+import asyncio
 import difflib
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
+from weakref import WeakValueDictionary
 
 from fastapi import Depends, Path, Request
 from starlette.concurrency import run_in_threadpool
 
+from api.feed import Feed
+from api.journals import Journals
+from api.metrics_page import MetricsPage
+from api.pace import Pace
 from api.problems import RunNotFound
+from api.settings import ApiSettings
 from api.workflows import RunWorkflows
 from ratchet.artifacts.store import LocalArtifactStore
+from ratchet.spec.home import Home
 from ratchet.spec.views import RunIdText
-from ratchet.store import RunRecord, Store
+from ratchet.store import Audit, IdempotencyKeys, RunRecord, Store, Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     store: Store
+    tokens: Tokens
+    audit: Audit
+    keys: IdempotencyKeys
     workflows: RunWorkflows
     artifacts: LocalArtifactStore
+    journals: Journals
+    feed: Feed
+    pace: Pace
+    metrics_page: MetricsPage
+    settings: ApiSettings
+    writing: asyncio.Lock
+    """For the API's own small writes: SQLite's lock is not fair, and a crowd of waiters may wait too long."""
+
+    claiming: WeakValueDictionary[str, asyncio.Lock]
+    """By idempotency key, while somebody launches with it."""
+
+    @classmethod
+    def over(cls, home: Home, settings: ApiSettings) -> Self:
+        """Everything that lives as long as the process. The store is not opened yet."""
+        store = Store(home.store_url)
+        return cls(
+            store=store,
+            tokens=Tokens(store),
+            audit=Audit(store),
+            keys=IdempotencyKeys(store),
+            workflows=RunWorkflows(home),
+            artifacts=LocalArtifactStore(home.artifacts),
+            journals=Journals(home),
+            feed=Feed(store),
+            pace=Pace(settings.launches_at_once, settings.launches_per_second),
+            metrics_page=MetricsPage(store),
+            settings=settings,
+            writing=asyncio.Lock(),
+            claiming=WeakValueDictionary(),
+        )
 
 
 def _services(request: Request) -> Services:
@@ -31,10 +72,7 @@ ServicesDep = Annotated[Services, Depends(_services)]
 RunIdPath = Annotated[RunIdText, Path(description="The run's id.", examples=["tiny-addition-3fa2c1"])]
 
 
-async def _run(
-    run: Annotated[str, Path(description="The run's id.", examples=["tiny-addition-3fa2c1"])],
-    services: ServicesDep,
-) -> RunRecord:
+async def _run(run: RunIdPath, services: ServicesDep) -> RunRecord:
     return await known_run(services, run)
 
 

@@ -35,12 +35,13 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from api.doing import OpenActivity
 from api.problems import RunNotFound
+from api.telemetry import interceptors
 from ratchet.spec import deadlines, names
 from ratchet.spec.faults import Conflict, Fault, FaultKind, Unavailable
 from ratchet.spec.home import Home
 from ratchet.spec.ids import CONTROL_QUEUE
 from ratchet.spec.run_spec import RunSpec
-from ratchet.spec.stack import StackState
+from ratchet.spec.stack import current_stack
 from ratchet.spec.state import RunInput, RunPhase, RunStatus
 
 logger = logging.getLogger(__name__)
@@ -78,12 +79,19 @@ class RunWorkflows:
     def link(self, run: str) -> str | None:
         """The run's page in the Temporal Web UI."""
         try:
-            stack = StackState.load(self._home)
+            stack = current_stack(self._home)
         except Unavailable:
             return None
         return (
             f"{stack.temporal_ui}/namespaces/{stack.namespace}/workflows/{run}" if stack.temporal_ui else None
         )
+
+    def ray_dashboard(self) -> str | None:
+        """The Ray dashboard's address, where the cluster has one."""
+        try:
+            return current_stack(self._home).ray_dashboard
+        except Unavailable:
+            return None
 
     async def ping(self, within: float = deadlines.LIVE_STATUS) -> None:
         async with _answering(within):
@@ -191,13 +199,14 @@ class RunWorkflows:
         return (await self._connected()).get_workflow_handle(run)
 
     async def _connected(self) -> Client:
-        stack = StackState.load(self._home)
+        stack = current_stack(self._home)
         target = (stack.temporal_address, stack.namespace)
         if self._client is None or self._target != target:
             self._client = await Client.connect(
                 stack.temporal_address,
                 namespace=stack.namespace,
                 data_converter=pydantic_data_converter,
+                interceptors=interceptors(),
                 lazy=True,
             )
             self._target = target

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ from ratchet.spec import deadlines
 from ratchet.spec.faults import RatchetError
 from ratchet.spec.home import HOME_VARIABLE, Home
 from ratchet.spec.views import RunView
+from ratchet.telemetry.logs import FORMAT_VARIABLE
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_EVERY = 2.0
@@ -49,16 +50,19 @@ def require_sound(view: RunView) -> None:
 
 
 @contextmanager
-def embedded_stack(models: Path, environment: Mapping[str, str] | None = None) -> Iterator[Stack]:
+def embedded_stack(
+    models: Path, environment: Mapping[str, str] | None = None, words: Sequence[str] = ()
+) -> Iterator[Stack]:
     """`ratchet up` in a temporary RATCHET_HOME, down and deleted at the end. `models`: a folder of prepared
-    base models to share, if there is one; `environment`: what its processes find there besides."""
+    base models to share, if there is one; `environment`: what its processes find there besides; `words`: more
+    for its command line."""
     with _signals_as_exit():
         root = Path(tempfile.mkdtemp(prefix="ratchet-bench-"))
         if models.is_dir():
             (root / "models").symlink_to(models.resolve())
         try:
             up_within = deadlines.STACK_READY + 10.0
-            _supervisor(root, "up", "--detach", within=up_within, environment=environment)
+            _supervisor(root, "up", "--detach", *words, within=up_within, environment=environment)
             with Api(Home(root)) as api:
                 yield Stack(Home(root), api)
         finally:
@@ -75,7 +79,7 @@ def _supervisor(root: Path, *words: str, within: float, environment: Mapping[str
     done = subprocess.run(
         [sys.executable, "-m", "workers.supervisor", *words],
         env={name: value for name, value in os.environ.items() if name != FAILPOINTS}
-        | {HOME_VARIABLE: str(root)}
+        | {HOME_VARIABLE: str(root), FORMAT_VARIABLE: "text"}
         | dict(environment or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

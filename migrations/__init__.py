@@ -1,1 +1,1 @@
-"""The store's schema, revision by revision, forward only (Alembic). `ratchet.store.migrate` runs them."""
+"""The store's schema, revision by revision, up and down (Alembic). `ratchet.store.migrate` runs them."""

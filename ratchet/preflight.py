@@ -1,7 +1,8 @@
-"""What can be known to be wrong before a run starts, beyond types and bounds: models and environments."""
+"""What can be known to be wrong before a run starts, beyond types and bounds: models, environments, sinks."""
 
 from ratchet.environments.registry import check_environment
 from ratchet.models.names import check_model_name
+from ratchet.sinks.installed import check_installed
 from ratchet.spec.faults import DataFault, RatchetError, SpecError
 from ratchet.spec.problems import InvalidSpec, SpecProblem
 from ratchet.spec.run_spec import RunSpec
@@ -18,6 +19,10 @@ def check_runnable(spec: RunSpec) -> None:
         check_environment(spec.environment, spec.seed, spec.evaluation.num_problems)
     except (SpecError, DataFault) as error:
         problems += _problems("environment", error)
+    try:
+        check_installed(spec)
+    except InvalidSpec as error:
+        problems += error.problems
     if problems:
         raise InvalidSpec(problems)
 

@@ -1,12 +1,16 @@
 """What every test stands on: none sees this machine's own Ratchet, Ray cluster or model hub."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ratchet.spec.home import Home
+
+if TYPE_CHECKING:
+    from workers.testing.postgres import PostgresServer
 
 pytest_plugins = ["pytester"]
 
@@ -14,6 +18,7 @@ E2E = "tests/e2e"
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
 os.environ.pop("RAY_ADDRESS", None)
+os.environ.pop("RATCHET_STORE", None)
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same bits on every machine are promised for CPUs only
 
 
@@ -41,6 +46,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = Home(shared / "prepared")
     prepare_model("tiny", home)
     return home.models
+
+
+@pytest.fixture(scope="session")
+def postgres() -> "Iterator[PostgresServer]":
+    """A PostgreSQL server of this test session's own, on a Unix socket."""
+    from workers.testing.postgres import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

@@ -7,48 +7,66 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.admission import AdmissionActivities
 from activities.control import ControlActivities
 from ratchet.spec import deadlines, names
+from ratchet.spec.admission import Limit
 from ratchet.spec.home import Home
 from ratchet.spec.ids import CONTROL_QUEUE
-from ratchet.spec.stack import StackState
+from ratchet.spec.stack import current_stack
 from ratchet.store import Store
+from ratchet.store.admission import Admissions
+from workers import telemetry
 from workers.liveness import beat_if_asked
 from workers.orphans import fail_orphans, here, is_gone
+from workers.supervisor.temporal_server import ensure_namespace
 from workers.temporal import connect, register_search_attributes
 from workflows.run import RunWorkflow
 
 logger = logging.getLogger(__name__)
 
 
-def build_control_worker(
+@asynccontextmanager
+async def control_worker(
     client: Client,
     store: Store,
     home: Home,
     *,
+    limit: Limit | None = None,
     max_cached_workflows: int = 1000,
     sandboxed: bool = False,
-) -> Worker:
-    """The worker of the control queue, for the stack and for tests.
+) -> AsyncIterator[None]:
+    """Serves the control queue as long as the context lasts, in the stack and in tests. `limit`: of sessions;
+    else what this installation is set to.
 
     The sandbox finds what is not deterministic in workflow code; that is the tests' business. In production
     it would cost every workflow task a few milliseconds and find nothing new.
     """
-    return Worker(
+    admission = AdmissionActivities(Admissions(store), limit or Limit.of(home))
+    worker = Worker(
         client,
         task_queue=CONTROL_QUEUE,
         workflows=[RunWorkflow],
-        activities=ControlActivities(store, home).all(),
+        activities=[*ControlActivities(store, home).all(), *admission.all()],
         workflow_runner=_sandbox() if sandboxed else UnsandboxedWorkflowRunner(),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=deadlines.STICKY_QUEUE),
         max_cached_workflows=max_cached_workflows,
     )
+    async with worker:
+        usher = asyncio.create_task(admission.usher(client))
+        try:
+            yield
+        finally:
+            usher.cancel()
+            await asyncio.wait([usher])
 
 
 def _sandbox() -> SandboxedWorkflowRunner:
@@ -64,13 +82,14 @@ async def run_control_worker(home: Home) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     heartbeat = asyncio.create_task(beat_if_asked())
-    stack = StackState.load(home)
+    stack = current_stack(home)
     store = Store(home.store_url)
     store.migrate()
     client = await connect(stack.temporal_address, namespace=stack.namespace, identity=here(CONTROL_QUEUE))
+    await ensure_namespace(client, own_server=False)
     await register_search_attributes(client)
     await _fail_orphans(client)
-    async with build_control_worker(client, store, home):
+    async with control_worker(client, store, home):
         logger.info("control worker %d polls %s", os.getpid(), CONTROL_QUEUE)
         await stop.wait()
     heartbeat.cancel()
@@ -84,8 +103,9 @@ async def _fail_orphans(client: Client) -> None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s control %(levelname)s %(message)s")
-    asyncio.run(run_control_worker(Home()))
+    home = Home()
+    telemetry.begin("control-worker", home)
+    asyncio.run(run_control_worker(home))
 
 
 if __name__ == "__main__":

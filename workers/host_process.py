@@ -12,6 +12,7 @@ from ratchet.spec import deadlines
 from ratchet.spec.faults import DriverLost, RatchetError, Unavailable
 from ratchet.spec.ids import OpId
 from ratchet.spec.operations import AnyArgs, OpAnswer, OpState
+from ratchet.telemetry import tracing
 from workers.conductor_wire import ConductorWire
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,9 @@ class HostProcess:
     # --- OperationsClient
 
     async def submit(self, args: AnyArgs, wait: float) -> OpAnswer:
-        params = {"args": args.model_dump(mode="json"), "wait": wait}
+        params: dict[str, Any] = {"args": args.model_dump(mode="json"), "wait": wait}
+        if trace := tracing.carrier():
+            params["trace"] = trace
         return await self._ask("submit", params, wait + deadlines.HOST_CALL) or _starting(args.op)
 
     async def poll(self, op: OpId, wait: float) -> OpAnswer:

@@ -46,32 +46,44 @@ async def fail_orphans(
 
     Returns how many. A workflow that is not there has none.
     """
+
+    def error(worker: str) -> ApplicationError | None:
+        if not worker.startswith(f"{queue}@") or not lost(worker):
+            return None
+        return ApplicationError(
+            f"{what} {worker.partition('@')[2][-8:]} is gone",
+            type="WorkerLost",
+            next_retry_delay=timedelta(seconds=deadlines.RETRY_INTERVAL),
+        )
+
+    failed = await fail_attempts(client, workflow_id, error)
+    if failed:
+        logger.info("failed %d attempts of a previous %s", failed, what)
+    return failed
+
+
+async def fail_attempts(
+    client: Client, workflow_id: str, error: Callable[[str], ApplicationError | None]
+) -> int:
+    """Fail what workers had started for the workflow, with the error of each worker's identity: how many."""
     try:
         description = await client.get_workflow_handle(workflow_id).describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
+    except RPCError as refused:
+        if refused.status is RPCStatusCode.NOT_FOUND:
             return 0
         raise
     failed = 0
     for pending in description.raw_description.pending_activities:
-        worker = pending.last_worker_identity
-        if pending.state not in GIVEN_OUT or not worker.startswith(f"{queue}@") or not lost(worker):
+        failure = error(pending.last_worker_identity) if pending.state in GIVEN_OUT else None
+        if failure is None:
             continue
         handle = client.get_async_activity_handle(
             workflow_id=workflow_id, run_id=description.run_id, activity_id=pending.activity_id
         )
         try:
-            await handle.fail(
-                ApplicationError(
-                    f"{what} {worker.partition('@')[2][-8:]} is gone",
-                    type="WorkerLost",
-                    next_retry_delay=timedelta(seconds=deadlines.RETRY_INTERVAL),
-                )
-            )
+            await handle.fail(failure)
             failed += 1
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:  # it ended in the meantime
+        except RPCError as refused:
+            if refused.status is not RPCStatusCode.NOT_FOUND:  # it ended in the meantime
                 raise
-    if failed:
-        logger.info("failed %d attempts of a previous %s", failed, what)
     return failed

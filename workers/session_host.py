@@ -22,6 +22,7 @@ from ratchet.spec.faults import Conflict
 from ratchet.spec.home import Home
 from ratchet.spec.ids import RAY_NAMESPACE
 from ratchet.spec.stack import StackState
+from ratchet.telemetry import logs
 
 if TYPE_CHECKING:
     from workers.actors.conductor import Door
@@ -108,7 +109,7 @@ def main() -> None:
     parser.add_argument("--wire", type=int, required=True)
     options = parser.parse_args()
     die_with_parent()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s host %(levelname)s %(message)s")
+    logs.configure("host", run=options.run, incarnation=options.session)
     home = Home()
     request_file = home.session_folder(options.run, options.session) / "request.json"
     request = SessionRequest.model_validate_json(request_file.read_text())

@@ -20,6 +20,9 @@ from ratchet.spec import deadlines
 from ratchet.spec.home import Home
 from ratchet.spec.ids import session_queue
 from ratchet.spec.stack import StackState
+from workers import telemetry
+from workers.fence import Fence
+from workers.fenced_tasks import FencedTasks
 from workers.host_process import HostProcess
 from workers.liveness import beat_if_asked
 from workers.orphans import fail_orphans
@@ -39,6 +42,9 @@ async def run_session_worker(run: str, session: int, home: Home) -> None:
     stack = StackState.load(home)
     host = HostProcess(run, session)
     background = [asyncio.create_task(host.keep_alive()), asyncio.create_task(beat_if_asked())]
+    fence = Fence.from_environment()
+    if fence:
+        background.append(asyncio.create_task(_end_with(fence)))
     try:
         client = await connect(stack.temporal_address, namespace=stack.namespace, identity=identity)
         await fail_orphans(client, run, queue, lambda worker: worker != identity)
@@ -49,6 +55,7 @@ async def run_session_worker(run: str, session: int, home: Home) -> None:
             identity=identity,
             max_heartbeat_throttle_interval=timedelta(seconds=deadlines.HEARTBEAT_THROTTLE),
             default_heartbeat_throttle_interval=timedelta(seconds=deadlines.HEARTBEAT_THROTTLE),
+            interceptors=[FencedTasks(fence)] if fence else [],
         )
         async with worker:
             _write_ready(home.session_folder(run, session), boot)
@@ -58,6 +65,13 @@ async def run_session_worker(run: str, session: int, home: Home) -> None:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
+
+
+async def _end_with(fence: Fence) -> None:
+    """End at once when the stack may not act any more, whoever else sees to it, and the host with it."""
+    await fence.over()
+    logger.error("epoch %d of this stack is over", fence.epoch)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _write_ready(folder: Path, boot: str) -> None:
@@ -71,8 +85,9 @@ def main() -> None:
     parser.add_argument("--run", required=True)
     parser.add_argument("--session", type=int, required=True)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(message)s")
-    asyncio.run(run_session_worker(options.run, options.session, Home()))
+    home = Home()
+    telemetry.begin("session", home, run=options.run, incarnation=options.session)
+    asyncio.run(run_session_worker(options.run, options.session, home))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from ratchet.spec import deadlines, names
 from ratchet.spec.faults import SpecError, Unavailable
+from workers.telemetry import interceptors
 
 CONNECT_PAUSE = 0.2
 
@@ -34,7 +35,11 @@ async def connect(
     while True:
         try:
             return await Client.connect(
-                address, namespace=namespace, identity=identity, data_converter=pydantic_data_converter
+                address,
+                namespace=namespace,
+                identity=identity,
+                data_converter=pydantic_data_converter,
+                interceptors=interceptors(),
             )
         except (RPCError, RuntimeError) as error:
             if time.monotonic() > end:

@@ -13,7 +13,8 @@ from ratchet.spec.ids import OpId, OpKind, WeightVersion
 from ratchet.spec.operations import AnyArgs, EvaluateArgs, RolloutArgs
 from ratchet.spec.receipts import EvaluateReceipt, Receipt, RolloutReceipt, TrainReceipt
 from ratchet.spec.run_spec import RunSpec
-from ratchet.spec.state import CheckpointRef, RunInput, RunPhase, RunState, RunStatus
+from ratchet.spec.state import CheckpointRef, RunInput, RunPhase, RunState, RunStatus, Slot
+from workflows.admission import admitted_already, release
 from workflows.calls import SessionCalls
 from workflows.checkpoints import Checkpoints
 from workflows.failures import fault_of
@@ -210,6 +211,7 @@ class Life:
         """The store has lost the run: it goes on, and can be filled again later."""
         state, now = self.state, workflow.time()
         await register_run(self.spec, state)
+        await admitted_already(self)
         self.note(
             f"store/{now}",
             Incident(
@@ -279,6 +281,11 @@ class Life:
 
     async def _close(self) -> None:
         self.closing = True
+        if self.state.slot is not Slot.NONE or self.state.session_open:  # else nothing was ever opened
+            await self._close_session()
+        await release(self)
+
+    async def _close_session(self) -> None:
         closed_at = workflow.time()
         try:
             await self.calls.close_session()

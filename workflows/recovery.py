@@ -22,6 +22,7 @@ from ratchet.spec.ids import OpKind
 from ratchet.spec.operations import RefitArgs, RestoreArgs
 from ratchet.spec.receipts import RefitReceipt, RestoreReceipt
 from ratchet.spec.state import RunPhase
+from workflows.admission import admitted
 from workflows.failures import MAX_RECOVERIES, RECOVERABLE, fault_of, lost_part
 from workflows.life import Life
 from workflows.records import choose_checkpoint, register_run
@@ -107,10 +108,13 @@ async def _go_back(life: Life) -> None:
 
 
 async def _restored(life: Life) -> None:
-    """The session is open, the trainer holds the head, and so do the generators."""
+    """The session is open, the trainer holds the head, and so do the generators; unless the run is to stop
+    before it is admitted."""
     state = life.state
     await _on_record(life)
     if not state.session_open or state.cause is not None:
+        if not await admitted(life):
+            return
         session = await life.calls.open_session()
         state.session_open = True
         if session.cluster_lost and state.incident:  # an engine without weights was only what showed it

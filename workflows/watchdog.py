@@ -11,6 +11,9 @@ from ratchet.spec.state import RunPhase
 from workflows.life import Life
 from workflows.records import diagnose
 
+IDLE = (RunPhase.QUEUED, RunPhase.PAUSED)
+"""Phases in which nothing is meant to move."""
+
 
 async def watch(life: Life) -> None:
     """Look after a run for as long as it lasts: one timer per deadline, and nothing per operation.
@@ -20,7 +23,7 @@ async def watch(life: Life) -> None:
     """
     state = life.state
     while not state.phase.final:
-        await workflow.wait_condition(lambda: state.phase is not RunPhase.PAUSED)
+        await workflow.wait_condition(lambda: state.phase not in IDLE)
         remaining = life.spec.runtime.stalled_after_s - (workflow.time() - life.progressed_at)
         if remaining > 0:
             await workflow.sleep(remaining)
@@ -35,7 +38,7 @@ async def _silent(life: Life) -> tuple[Silent, ...]:
     if diagnosis and diagnosis.progressed_at > known:
         life.progressed_at = max(life.progressed_at, min(diagnosis.progressed_at, workflow.time()))
     phase = life.state.phase
-    if life.progressed_at > known or phase is RunPhase.PAUSED or phase.final:
+    if life.progressed_at > known or phase in IDLE or phase.final:
         return ()
     if diagnosis and diagnosis.silent:
         return diagnosis.silent

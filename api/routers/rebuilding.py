@@ -2,14 +2,14 @@
 
 from fastapi import APIRouter
 
+from api.access import admin
+from api.openapi import problems
 from api.rebuilding import look_at_journal, rebuild_store
 from api.services import RunDep, RunIdPath, ServicesDep
-from ratchet.spec.views import Problem, RebuildReport
+from ratchet.spec.views import RebuildReport
 
 router = APIRouter(
-    prefix="/v1/runs/{run}/rebuild",
-    tags=["rebuilding"],
-    responses={code: {"model": Problem} for code in (404, 409, 422, 503)},
+    prefix="/v1/runs/{run}/rebuild", tags=["rebuilding"], dependencies=[admin], responses=problems(404, 409)
 )
 
 

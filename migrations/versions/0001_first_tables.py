@@ -165,3 +165,8 @@ def upgrade() -> None:
         sa.UniqueConstraint("run", "incarnation", "key", name="uq_events_run_incarnation_key"),
     )
     op.create_index("ix_events_run_id", "events", ["run", "id"])
+
+
+def downgrade() -> None:
+    for table in ("events", "evaluations", "checkpoints", "steps", "incarnations", "runs"):
+        op.drop_table(table)

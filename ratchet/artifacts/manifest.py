@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ratchet.spec.faults import CheckpointDamaged
 from ratchet.spec.ids import WeightVersion
 
 MANIFEST_NAME = "manifest.json"
+_CHECKPOINT = re.compile(r"(?:^|/)runs/([^/]+)/checkpoints/(\d+)-(\d+)/?$")
 SCHEMA_VERSION = 1
 
 
@@ -85,6 +87,12 @@ def checkpoints_key(run: str) -> str:
 
 def checkpoint_key(run: str, incarnation: int, step: int) -> str:
     return f"{checkpoints_key(run)}/{incarnation}-{step}"
+
+
+def parse_checkpoint_key(path: str) -> tuple[str, int, int] | None:
+    """Run, incarnation and step of a checkpoint, from its key or its folder's path; None: it is neither."""
+    found = _CHECKPOINT.search(path)
+    return (found[1], int(found[2]), int(found[3])) if found else None
 
 
 def commit_manifest(folder: Path, manifest: Manifest) -> str:

@@ -15,6 +15,8 @@ from ratchet.spec.views import RunSummary, RunView, StepView
 
 _ATTEMPT = re.compile(r"attempt \d+")
 
+_BEFORE_STEPS = (RunPhase.STARTING, RunPhase.QUEUED)
+
 ENDS = 5
 """The reward is compared between at most so many first and last steps."""
 
@@ -58,7 +60,7 @@ class Ticker:
             why = f": {view.fault.kind}: {first_line(view.fault.message)}" if view.fault else ""
             lines.append(f"{view.id} is {view.phase.value}{why}")
         self._phase = view.phase
-        if view.phase is RunPhase.STARTING:  # later, the steps themselves show that it moves
+        if view.phase in _BEFORE_STEPS:  # later, the steps themselves show that it moves
             lines += [line for line in view.doing if self._new("doing", _ATTEMPT.sub("", line))]
         for incident in view.incidents:
             if self._new("incident", incident.incarnation, incident.key):
@@ -145,6 +147,13 @@ def run_table(runs: list[RunSummary]) -> Table:
             Text(run.phase.value, PHASE_STYLE[run.phase]),
             f"{run.step}/{run.max_num_steps}",
             f"{run.created_at.astimezone():%Y-%m-%d %H:%M}",
-            Text(first_line(run.fault.message) if run.fault else "", "red"),
+            _remark(run),
         )
     return table
+
+
+def _remark(run: RunSummary) -> Text:
+    """What a person should know of a run that does not simply go on."""
+    if run.queue:
+        return Text(run.queue.words, "dim")
+    return Text(first_line(run.fault.message) if run.fault else "", "red")

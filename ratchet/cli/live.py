@@ -14,6 +14,7 @@ CURVE = 40
 
 PHASE_STYLE = {
     RunPhase.STARTING: "cyan",
+    RunPhase.QUEUED: "cyan",
     RunPhase.RUNNING: "bold green",
     RunPhase.RECOVERING: "bold yellow",
     RunPhase.STALLED: "bold red",

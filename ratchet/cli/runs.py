@@ -220,7 +220,7 @@ def _act(run: str, action: str, as_json: bool, **body: Any) -> None:
         view = api.act(run, action, **body)
     if as_json:
         return _print_json(view)
-    coming = "" if view.phase.final or view.phase == "paused" else _COMING.get(action, "")
+    coming = "" if view.phase.final or view.phase in ("paused", "queued") else _COMING.get(action, "")
     typer.echo(f"{view.id} is {view.phase.value} at step {view.step} of {view.max_num_steps}{coming}")
     _suggest_for(view)
 
@@ -280,6 +280,8 @@ def _suggest_for(view: "RunView") -> None:
         _suggest("ratchet status", "ratchet logs", f"ratchet run stop {view.id}")
     elif view.phase == "stopping":
         _suggest(f"ratchet run watch {view.id}")
+    elif view.phase == "queued":
+        _suggest(f"ratchet run watch {view.id}", "ratchet run ls", f"ratchet run stop {view.id}")
     elif view.phase == "paused":
         _suggest(f"ratchet run resume {view.id}", f"ratchet run stop {view.id}")
     else:

@@ -15,6 +15,7 @@ from ratchet.spec.faults import RESTARTABLE, Cancelled, Conflict, Fault, FaultKi
 from ratchet.spec.ids import OpId, OpKind
 from ratchet.spec.operations import AnyArgs, OpAnswer, OpState
 from ratchet.spec.receipts import AnyReceipt
+from ratchet.telemetry import logs, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -191,6 +192,10 @@ class Conductor:
         self._spawn(self._run(entry, args), str(entry.op))
 
     async def _run(self, entry: Operation, args: AnyArgs) -> None:
+        with logs.about_operation(entry.op), tracing.operation("conductor", entry.op):
+            await self._in_its_lane(entry, args)
+
+    async def _in_its_lane(self, entry: Operation, args: AnyArgs) -> None:
         match entry.op.kind:
             case OpKind.ROLLOUT_BATCH:
                 await self._carry_out(entry, args)

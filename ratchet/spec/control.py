@@ -13,7 +13,7 @@ from ratchet.spec.receipts import (
     RolloutReceipt,
     TrainReceipt,
 )
-from ratchet.spec.run_spec import RunSpec
+from ratchet.spec.run_spec import Positive, RunSpec
 from ratchet.spec.state import CheckpointRef, RunPhase
 
 
@@ -157,7 +157,7 @@ class Diagnosis(_Model):
 class ExtendRequest(_Model):
     """Train to another last step."""
 
-    max_num_steps: int
+    max_num_steps: Positive
 
 
 class HyperparametersRequest(_Model):

@@ -42,9 +42,17 @@ RECORD = 5.0
 RECORD_SCHEDULE_TO_CLOSE = 600.0
 """A store that stays away for two times this fails the run's record, and with it the run."""
 STORE_BUSY = 3.0
-"""For another process's write lock on the store: less than RECORD, so that the cause is told."""
+"""For another process's lock on the store, for its server to be reached, and for one statement of it: less
+than RECORD, so that the cause is told."""
+STORE_SILENT = 1.0
+"""A server that should have ended a statement by itself is given up after this; STORE_BUSY and this together
+are less than RECORD."""
+STORE_IDLE = 30.0
+"""A transaction whose client has stopped between two statements is ended by the server after this."""
 STORE_MIGRATE = 60.0
 """For another process to finish upgrading the store."""
+STORE_MAINTENANCE = 900.0
+"""For one statement of an upgrade, a check or a vacuum: it may have to read or write every row."""
 GIT = 5.0
 """For git to name the revision a run is made with."""
 CHOOSE_CHECKPOINT = 900.0
@@ -52,6 +60,12 @@ CHOOSE_CHECKPOINT = 900.0
 RETAIN = 300.0
 """To delete what a run's retention does not keep."""
 DIAGNOSE = 10.0
+ADMISSION_WAIT = 600.0
+"""A queued run asks for its place again after this, should the store have lost it."""
+ADMISSION_SWEEP = 5.0
+"""A run that ended without giving its place back is noticed within this, if another one waits for it."""
+RELEASE = 60.0
+"""For a run that ends to give its place back; after that, it is taken."""
 OPEN_SESSION = 180.0
 CLOSE_SESSION = 60.0
 PROBE = 20.0
@@ -89,6 +103,9 @@ GCS_BACK = 10.0
 """For a re-executed GCS to listen; Ray's processes give it up after 15 s."""
 PROCESSES_GONE = 15.0
 """For processes to end after SIGKILL."""
+LEASE = 30.0
+"""An active supervisor that has been silent for this long is replaced by one that stands by. It ends its
+stack by itself before; an outage of the store that is shorter than two thirds of this is borne."""
 STACK_READY = 180.0
 """From `ratchet up --detach` to everything being up."""
 STOP_STACK = 60.0
@@ -104,8 +121,20 @@ LIVE_STATUS = 2.0
 """For a running workflow to say what it does; then the store's record is shown alone."""
 REBUILD = 30.0
 """For Temporal to give the whole history of a run, every execution of it."""
+EVENTS_SILENT = 10.0
+"""A stream of events that has nothing to say says so after this: proxies close silent connections."""
+EVENTS_LONGEST = 3600.0
+"""A stream of events ends by itself after this; its client comes back where it was."""
 WATCH_AWAY = 300.0
 """`ratchet run watch` gives up (and says so) when nothing answered for this long; the run goes on."""
+
+# --- telemetry and sinks
+TRACES_FLUSH = 3.0
+"""For the last spans of a process to be sent."""
+SINK_CALL = 10.0
+"""One request to a tracking server or a webhook."""
+WEBHOOK = 3600.0
+"""How long one incident is tried on a webhook that does not take it; then it counts as undelivered."""
 
 # --- engines
 RAY_CALL = 30.0

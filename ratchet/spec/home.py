@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 HOME_VARIABLE = "RATCHET_HOME"
+STORE_VARIABLE = "RATCHET_STORE"
 
 
 class Home:
@@ -26,12 +27,28 @@ class Home:
         return self.root / "state.json"
 
     @property
+    def max_sessions_file(self) -> Path:
+        """What `ratchet up --max-sessions` was told last: a number, or `unlimited`."""
+        return self.root / "max-sessions"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
     @property
+    def prometheus(self) -> Path:
+        """Where the metrics of every process are, for Prometheus (file_sd_configs)."""
+        return self.root / "prometheus"
+
+    @property
+    def sinks(self) -> Path:
+        """What webhooks did not take, by run."""
+        return self.root / "sinks"
+
+    @property
     def store_url(self) -> str:
-        return f"sqlite:///{self.root / 'store.db'}"
+        """RATCHET_STORE, like `postgresql://user@host/ratchet`; without it a SQLite file in this folder."""
+        return os.environ.get(STORE_VARIABLE) or f"sqlite:///{self.root / 'store.db'}"
 
     @property
     def artifacts(self) -> Path:

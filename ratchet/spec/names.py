@@ -6,6 +6,8 @@ RECORD = "record"
 CHOOSE_CHECKPOINT = "choose_checkpoint"
 RETAIN = "retain"
 DIAGNOSE = "diagnose"
+ADMIT = "admit"
+RELEASE = "release"
 
 # activities of the cluster queue
 OPEN_SESSION = "open_session"
@@ -30,6 +32,10 @@ QUERY_STATUS = "status"
 TOPIC_INCIDENT = "incident"
 TOPIC_EXTENDED = "extended"
 TOPIC_HYPERPARAMETERS = "hyperparameters"
+
+# topics of events that people ask for
+TOPIC_QUEUED = "queued"
+TOPIC_ADMITTED = "admitted"
 
 NAMESPACE = "ratchet"
 """Temporal namespace."""

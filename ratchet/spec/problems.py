@@ -127,10 +127,17 @@ def _resolve(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
 
 
+def _section(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The section itself, of one that may be left out."""
+    options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+    return _resolve(options[0]) if len(options) == 1 and "$ref" in options[0] else schema
+
+
 def _schema_at(loc: Sequence[int | str]) -> Mapping[str, Any]:
     """The schema of the field at `loc`, or of the nearest field around it."""
     schema: Mapping[str, Any] = _schema()
     for part in loc:
+        schema = _section(schema)
         inner: Any = schema.get("properties", {}).get(part)
         if inner is None and isinstance(part, int):
             prefix = schema.get("prefixItems", [])
@@ -138,7 +145,7 @@ def _schema_at(loc: Sequence[int | str]) -> Mapping[str, Any]:
         if not isinstance(inner, Mapping):  # `items: true`, or no such key
             return schema
         schema = _resolve(cast(Mapping[str, Any], inner))
-    return schema
+    return _section(schema)
 
 
 @cache
@@ -146,7 +153,7 @@ def _known_keys() -> tuple[str, ...]:
     def walk(schema: Mapping[str, Any], path: str) -> Iterator[str]:
         for name, field in schema.get("properties", {}).items():
             yield f"{path}{name}"
-            yield from walk(_resolve(field), f"{path}{name}.")
+            yield from walk(_section(_resolve(field)), f"{path}{name}.")
 
     return tuple(walk(_schema(), ""))
 

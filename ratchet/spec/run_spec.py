@@ -9,6 +9,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from ratchet.spec.reporting import MetricsSpec, NotifySpec
+
 LARGEST = 2**63 - 1
 """Of whole numbers: what every database and language can hold."""
 
@@ -175,6 +177,9 @@ class RuntimeSpec(_Section):
     stalled_after_s: Annotated[float, Field(ge=10)] = 900.0
     """A run that finished neither a prompt group nor a step for so many seconds while work remains is called
     stalled: its state, its newest incident and `ratchet run show` say who is silent."""
+    priority: Annotated[int, Field(ge=-10, le=10)] = 0
+    """Which run gets a session first, where `ratchet up --max-sessions` leaves too few. One more counts like
+    having waited an hour longer, so that nobody waits for ever; equal ones are served as they came."""
 
 
 class RunSpec(_Section):
@@ -193,6 +198,8 @@ class RunSpec(_Section):
     checkpointing: CheckpointSpec = CheckpointSpec()
     refit: RefitSpec = RefitSpec()
     runtime: RuntimeSpec = RuntimeSpec()
+    metrics: MetricsSpec = MetricsSpec()
+    notify: NotifySpec = NotifySpec()
 
     @property
     def samples_per_step(self) -> int:

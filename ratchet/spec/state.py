@@ -15,6 +15,8 @@ class RunPhase(StrEnum):
     """State of a run, as people see it. The last three are final."""
 
     STARTING = "starting"
+    QUEUED = "queued"
+    """As many runs as may have a session have one: this one waits for its turn."""
     RUNNING = "running"
     RECOVERING = "recovering"
     """Something was lost: the run goes back to its newest checkpoint, by itself."""
@@ -29,6 +31,16 @@ class RunPhase(StrEnum):
     @property
     def final(self) -> bool:
         return self in (RunPhase.COMPLETED, RunPhase.STOPPED, RunPhase.FAILED)
+
+
+class Slot(StrEnum):
+    """What a run has of the installation's `max_sessions`."""
+
+    NONE = "none"
+    """Nothing: it has no session, and none was ever asked for."""
+    HELD = "held"
+    EXEMPT = "exempt"
+    """It began before there was admission, and is not counted until it is resumed."""
 
 
 class CheckpointRef(BaseModel):
@@ -60,8 +72,9 @@ class HyperparameterChange(BaseModel):
     values: dict[str, float]
 
 
-SCHEMA_VERSION = 2
-"""Of RunState. 1: before runs could recover; everything that came since has a default."""
+SCHEMA_VERSION = 3
+"""Of RunState. 1: before runs could recover. 2: before they were admitted. What came since has a default."""
+ADMITTED_SINCE = 3
 
 
 class RunState(BaseModel):
@@ -76,6 +89,7 @@ class RunState(BaseModel):
     session: int = 1
     """The incarnation that opened the session."""
     session_open: bool = False
+    slot: Slot = Slot.NONE
     step: int = 0
     """Optimizer steps done on the path to the head."""
     cursor: int = 0
@@ -126,6 +140,8 @@ class RunState(BaseModel):
                 f"the state of run {run} has schema version {version}, and this Ratchet reads "
                 f"{SCHEMA_VERSION}: upgrade its control workers, then `ratchet run resume {run}`"
             )
+        if isinstance(version, int) and version < ADMITTED_SINCE:
+            state = {**state, "slot": Slot.EXEMPT}
         return {**state, "schema_version": SCHEMA_VERSION}
 
 

@@ -4,23 +4,23 @@ import re
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 
 from ratchet.spec.faults import Fault
 from ratchet.spec.problems import SpecProblem
 from ratchet.spec.state import RunPhase
 
-_RUN_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,59}$"
+RUN_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,59}$"
 
 
 def _checked_id(text: str) -> str:
-    if not re.fullmatch(_RUN_ID_PATTERN, text):
+    if not re.fullmatch(RUN_ID_PATTERN, text):
         raise ValueError("lower-case letters, digits and dashes, 60 at most, the first one no dash")
     return text
 
 
 RunIdText = Annotated[
-    str, AfterValidator(_checked_id), WithJsonSchema({"type": "string", "pattern": _RUN_ID_PATTERN})
+    str, AfterValidator(_checked_id), WithJsonSchema({"type": "string", "pattern": RUN_ID_PATTERN})
 ]
 """Run ids name folders, queues and actors."""
 
@@ -127,6 +127,8 @@ class EvaluationView(_View):
     accuracy: float | None = Field(examples=[0.42])
     reward_mean: float | None = Field(examples=[0.42])
     num_problems: int = Field(examples=[256])
+    on_path: bool = True
+    """It is of weights that led to the run's head."""
 
 
 class CheckpointView(_View):
@@ -137,6 +139,8 @@ class CheckpointView(_View):
     path: str = Field(examples=[f"/home/ada/.ratchet/artifacts/runs/{_RUN_ID}/checkpoints/1-40"])
     digest: str = Field(examples=[_DIGEST])
     num_bytes: int = Field(examples=[7_340_032])
+    on_path: bool = True
+    """It led to the run's head. Retention may have deleted its files."""
 
 
 class IncidentView(_View):
@@ -156,6 +160,20 @@ class IncidentView(_View):
     """From noticing it to going on; null while that has not come."""
 
 
+class QueueView(_View):
+    """Where a run waits for a session, since there are as many as `ratchet up --max-sessions` allows."""
+
+    words: str = Field(examples=["queued behind 2 runs: tiny-addition-77b0d2, demo-1 (priority 0)"])
+    ahead: list[str] = Field(examples=[["tiny-addition-77b0d2", "demo-1"]])
+    """The first few of the runs that get a session before it, in their order."""
+    num_ahead: int = Field(examples=[2])
+    holders: list[str] = Field(examples=[["demo-0"]])
+    """The first few of the runs that have a session, the oldest holder first."""
+    num_holders: int = Field(examples=[1])
+    priority: int = Field(examples=[0])
+    since: datetime
+
+
 class RunLinks(_View):
     self: str = Field(examples=[f"/v1/runs/{_RUN_ID}"])
     steps: str = Field(examples=[f"/v1/runs/{_RUN_ID}/steps"])
@@ -163,6 +181,8 @@ class RunLinks(_View):
         default=None, examples=[f"http://127.0.0.1:8233/namespaces/ratchet/workflows/{_RUN_ID}"]
     )
     """The run's history in the Temporal Web UI."""
+    ray: str | None = Field(default=None, examples=["http://ray-head:8265"])
+    """The Ray dashboard, where the cluster has one."""
 
 
 class RunSummary(_View):
@@ -181,6 +201,15 @@ class RunSummary(_View):
     ended_at: datetime | None = None
     fault: Fault | None = None
     """Why it failed; while it recovers or is stalled, why."""
+    reward_mean: float | None = Field(default=None, examples=[0.61])
+    """Of the newest step."""
+    ettr: float | None = Field(default=None, examples=[0.93])
+    """Effective training time ratio: the share of the run's time that brought it further. What did not: the
+    time until it had weights, recoveries, and what was trained and then had to be trained again. null until
+    it has weights."""
+    last_incident: IncidentView | None = None
+    queue: QueueView | None = None
+    """Of a queued run."""
     links: RunLinks
 
 
@@ -212,6 +241,49 @@ class RunList(_View):
 class StepList(_View):
     run: str = Field(examples=[_RUN_ID])
     steps: list[StepView]
+    next_cursor: str | None = None
+    """Pass it as `cursor` for the next page; null on the last one."""
+
+
+class MetricList(_View):
+    """Measurements of the steps on the path to the run's head, as columns of the same length."""
+
+    run: str = Field(examples=[_RUN_ID])
+    names: list[str] = Field(examples=[["reward_mean", "loss", "logprob_error"]])
+    """Every metric that the run has."""
+    steps: list[int] = Field(examples=[[1, 2, 3]])
+    incarnations: list[int] = Field(examples=[[1, 1, 2]])
+    """Which incarnation trained each step."""
+    finished_at: list[datetime] = []
+    """When each step ended."""
+    series: dict[str, list[float | None]] = Field(examples=[{"reward_mean": [0.4, None, 0.6]}])
+    """By name; null where a measurement is missing or was not finite."""
+
+
+class CheckpointList(_View):
+    run: str = Field(examples=[_RUN_ID])
+    checkpoints: list[CheckpointView]
+    """Of every incarnation, by incarnation and step."""
+
+
+class EvaluationList(_View):
+    run: str = Field(examples=[_RUN_ID])
+    evaluations: list[EvaluationView]
+    """Of every incarnation, by incarnation and step."""
+
+
+class EventView(_View):
+    """Something that happened to a run: the data of a server-sent event, whose id is `id`."""
+
+    id: int = Field(examples=[412])
+    """Rises over all runs, in the order things were written down."""
+    run: str = Field(examples=[_RUN_ID])
+    incarnation: int = Field(examples=[1])
+    kind: str = Field(examples=["step"])
+    """registered, state, incarnation, step, checkpoint, evaluation or event."""
+    at: float = Field(examples=[1_700_000_000.0])
+    """Workflow time, seconds since the epoch."""
+    data: dict[str, JsonValue] = Field(examples=[{"step": 12, "reward_mean": 0.61}])
 
 
 class IncidentList(_View):

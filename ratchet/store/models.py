@@ -1,5 +1,9 @@
 """Tables of the store. Portable over SQLite and Postgres; every schema change also needs a migration.
 
+What these classes cannot say is said by triggers (migration 0003): rows are append-only, incarnations only
+rise, only a newer one reopens an ended run. The views rollout_batches, weight_versions and incidents there
+show parts of these tables by their own names.
+
 Times are float seconds since the epoch, UTC: what workflow time is already, exact in JSON, and free of the
 time zone that SQLite's datetimes lose. Measured floats are nullable, since a measurement may be missing or
 not a number.
@@ -28,6 +32,7 @@ from sqlalchemy.types import TypeEngine
 from ratchet.spec.state import RunPhase
 
 JsonObject = dict[str, JsonValue]
+Positions = list[int]
 
 
 def _phase_values(phases: type[RunPhase]) -> list[str]:
@@ -50,6 +55,7 @@ class Base(MappedAsDataclass, DeclarativeBase, kw_only=True, eq=False):
         float: Double(),
         str: String(),
         JsonObject: JSON(none_as_null=True),
+        Positions: JSON(none_as_null=True),
         RunPhase: Enum(RunPhase, native_enum=False, length=16, values_callable=_phase_values),
     }
 
@@ -66,6 +72,8 @@ class Run(Base):
         CheckConstraint("step >= 0", name="step_not_negative"),
         CheckConstraint("incarnation >= 1", name="incarnation_from_one"),
         Index(None, "created_at", "id"),
+        Index(None, "phase", "created_at", "id"),
+        Index(None, "recipe", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -75,6 +83,7 @@ class Run(Base):
     seed: Mapped[int]
     max_num_steps: Mapped[int]
     code: Mapped[JsonObject]
+    inputs: Mapped[JsonObject | None]
     created_at: Mapped[float]
     workflow_run_id: Mapped[str]
 
@@ -97,6 +106,7 @@ class Incarnation(Base):
     __table_args__ = (
         CheckConstraint("number >= 1", name="number_from_one"),
         CheckConstraint("restored_step >= 0", name="restored_step_not_negative"),
+        Index(None, "parent_run", "parent_incarnation"),
     )
 
     run: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
@@ -108,6 +118,7 @@ class Incarnation(Base):
     from_checkpoint: Mapped[str | None]
     model_digest: Mapped[str | None]
     num_parameters: Mapped[int | None]
+    parent_run: Mapped[str | None]
     parent_incarnation: Mapped[int | None]
 
 
@@ -162,6 +173,11 @@ class Step(Base):
     refit_bytes: Mapped[int]
     wire_digest: Mapped[str]
 
+    rollout_incarnation: Mapped[int | None]
+    rollout_step: Mapped[int | None]
+    rollout_digest: Mapped[str | None]
+    dropped: Mapped[Positions | None]
+
 
 class Checkpoint(Base):
     """A committed checkpoint: a projection of its manifest."""
@@ -213,6 +229,7 @@ class Event(Base):
         _of_incarnation(),
         UniqueConstraint("run", "incarnation", "key"),
         Index(None, "run", "id"),
+        Index(None, "run", "topic", "at", "id"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True, init=False)
@@ -223,3 +240,11 @@ class Event(Base):
     message: Mapped[str]
     data: Mapped[JsonObject]
     at: Mapped[float]
+
+
+class Forgetting(Base):
+    """Runs whose rows may be deleted. Holds a row only inside the transaction that deletes a run."""
+
+    __tablename__ = "forgetting"
+
+    run: Mapped[str] = mapped_column(primary_key=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, and_, false, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, false, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from ratchet.spec.faults import Conflict
@@ -12,10 +12,14 @@ from ratchet.store.records import (
     CheckpointRecord,
     EvaluationRecord,
     EventRecord,
+    Glance,
     IncarnationRecord,
     RunRecord,
     StepRecord,
 )
+
+Path = dict[int, int | None]
+"""Incarnation -> its last step on the way back from the head (None: all of them), newest first."""
 
 
 def get_run(session: Session, run: str) -> RunRecord | None:
@@ -24,11 +28,13 @@ def get_run(session: Session, run: str) -> RunRecord | None:
 
 
 def list_runs(
-    session: Session, limit: int, before: str | None, phases: Collection[RunPhase]
+    session: Session, limit: int, before: str | None, phases: Collection[RunPhase], recipe: str | None
 ) -> list[RunRecord]:
     query = select(Run).order_by(Run.created_at.desc(), Run.id.desc()).limit(limit)
     if phases:
         query = query.where(Run.phase.in_(phases))
+    if recipe is not None:
+        query = query.where(Run.recipe == recipe)
     if before is not None:
         last = session.get(Run, before)
         if last is None:
@@ -48,26 +54,45 @@ def steps(session: Session, run: str, since: int) -> list[StepRecord]:
 
 
 def steps_on_path(session: Session, run: str, since: int) -> list[StepRecord]:
-    query = select(Step).where(Step.run == run, Step.step > since, _on_path(session, run, Step))
+    query = select(Step).where(Step.run == run, _among(path(session, run), Step, since))
     # Two are left of one step only while the restore of the newer incarnation is not recorded yet.
     newest = {row.step: row for row in session.scalars(query.order_by(Step.step, Step.incarnation))}
     return [StepRecord.model_validate(row) for row in newest.values()]
 
 
 def checkpoints_on_path(session: Session, run: str) -> list[CheckpointRecord]:
-    query = select(Checkpoint).where(Checkpoint.run == run, _on_path(session, run, Checkpoint))
+    query = select(Checkpoint).where(Checkpoint.run == run, _among(path(session, run), Checkpoint))
     rows = session.scalars(query.order_by(Checkpoint.step, Checkpoint.incarnation))
     return [CheckpointRecord.model_validate(row) for row in {row.step: row for row in rows}.values()]
 
 
 def evaluations_on_path(session: Session, run: str) -> list[EvaluationRecord]:
-    query = select(Evaluation).where(Evaluation.run == run, _on_path(session, run, Evaluation))
+    return _evaluations_among(session, run, path(session, run))
+
+
+def _evaluations_among(session: Session, run: str, lives: Path) -> list[EvaluationRecord]:
+    query = select(Evaluation).where(Evaluation.run == run, _among(lives, Evaluation))
     rows = session.scalars(query.order_by(Evaluation.step, Evaluation.incarnation))
     return [EvaluationRecord.model_validate(row) for row in {row.step: row for row in rows}.values()]
 
 
-def path(session: Session, run: str) -> dict[int, int | None]:
-    """The way back from the head: incarnation -> its last step on it (None: all of them), newest first.
+def glance(session: Session, run: str, at: int, topic: str, last: int) -> Glance:
+    lives = path(session, run)
+    step, saved = Step, Checkpoint
+    steps = select(step).where(step.run == run, step.step == at, _among(lives, step))
+    saves = select(saved).where(saved.run == run, _among(lives, saved))
+    newest_step = session.scalar(steps.order_by(step.incarnation.desc()).limit(1))
+    newest_save = session.scalar(saves.order_by(saved.step.desc(), saved.incarnation.desc()).limit(1))
+    return Glance(
+        last_step=None if newest_step is None else StepRecord.model_validate(newest_step),
+        last_checkpoint=None if newest_save is None else CheckpointRecord.model_validate(newest_save),
+        evaluations=_evaluations_among(session, run, lives),
+        events=events_about(session, run, topic, last),
+    )
+
+
+def path(session: Session, run: str) -> Path:
+    """The way back from the head.
 
     From an incarnation that was restored, it goes on with the one that made its checkpoint, which need not be
     the one before.
@@ -89,16 +114,19 @@ def path(session: Session, run: str) -> dict[int, int | None]:
     return found
 
 
-def _on_path(
-    session: Session, run: str, table: type[Step] | type[Checkpoint] | type[Evaluation]
+def _among(
+    lives: Path, table: type[Step] | type[Checkpoint] | type[Evaluation], since: int = -1
 ) -> ColumnElement[bool]:
+    """Rows of steps after `since`. Each life is a range of the primary key: none of the others is read."""
     return or_(
         false(),
         *(
-            table.incarnation == number
-            if last is None
-            else and_(table.incarnation == number, table.step <= last)
-            for number, last in path(session, run).items()
+            and_(
+                table.incarnation == number,
+                table.step > since,
+                true() if last is None else table.step <= last,
+            )
+            for number, last in lives.items()
         ),
     )
 

@@ -24,6 +24,8 @@ class RunRecord(_Record):
     """As it is now: a run can be extended."""
     code: dict[str, JsonValue]
     """What ran it: versions by package, and `revision` where it came from a git checkout."""
+    inputs: dict[str, JsonValue] | None
+    """What it trains on: see `provenance.input_digests`. None: not recorded."""
     created_at: float
     workflow_run_id: str
 
@@ -54,8 +56,10 @@ class IncarnationRecord(_Record):
     """Path of the checkpoint it grew from; None: the base model."""
     model_digest: str | None
     num_parameters: int | None
+    parent_run: str | None
+    """The run that made that checkpoint: this one, or the one it was forked from."""
     parent_incarnation: int | None
-    """The incarnation that made that checkpoint: of this run, or of the one it was forked from."""
+    """The incarnation of it that made that checkpoint."""
 
 
 class StepRecord(_Record):
@@ -107,6 +111,13 @@ class StepRecord(_Record):
     refit_bytes: int
     wire_digest: str
 
+    rollout_incarnation: int | None
+    rollout_step: int | None
+    rollout_digest: str | None
+    """The weight version that answered the prompts. Groups from the journal may be of an older one."""
+    dropped: list[int] | None
+    """Cursor positions that were given up; None: recorded before this was kept."""
+
 
 class CheckpointRecord(_Record):
     """A committed checkpoint."""
@@ -148,7 +159,7 @@ class EventRecord(_Record):
     """Something people want to know later."""
 
     id: int
-    """Rises over all runs: where a reader of events goes on."""
+    """Rises with every event of a run."""
     run: str
     incarnation: int
     key: str
@@ -156,3 +167,14 @@ class EventRecord(_Record):
     message: str
     data: dict[str, JsonValue]
     at: float
+
+
+class Glance(_Record):
+    """What one look at a run shows beside the run itself; all of the path to its head."""
+
+    last_step: StepRecord | None
+    last_checkpoint: CheckpointRecord | None
+    evaluations: list[EvaluationRecord]
+    """By step."""
+    events: list[EventRecord]
+    """The newest few of one topic, oldest first."""

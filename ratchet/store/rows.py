@@ -49,6 +49,10 @@ def step_row(request: RecordRequest, entry: StepEntry) -> Step:
         refit_starts=refit.starts,
         refit_bytes=refit.num_bytes,
         wire_digest=refit.wire_digest,
+        rollout_incarnation=rollout.version.incarnation,
+        rollout_step=rollout.version.step,
+        rollout_digest=rollout.version.digest,
+        dropped=list(rollout.dropped),
     )
 
 
@@ -96,7 +100,7 @@ def event_row(request: RecordRequest, entry: EventEntry) -> Event:
         incarnation=request.incarnation,
         key=entry.key,
         topic=entry.topic,
-        message=entry.message,
+        message=entry.message.replace("\0", "\N{REPLACEMENT CHARACTER}"),  # Postgres has no NUL in texts
         data=entry.data,
         at=request.at,
     )

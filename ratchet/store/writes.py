@@ -10,8 +10,10 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 from sqlalchemy import inspect, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ratchet.artifacts.manifest import parse_checkpoint_key
 from ratchet.spec import names
 from ratchet.spec.control import (
     CheckpointEntry,
@@ -35,17 +37,32 @@ _COUNTS = ("submits", "starts")
 """Neither do these: an operation that is joined again, after a reset say, has been asked for once more."""
 
 
-def register_run(session: Session, request: RegisterRun, at: float, code: Mapping[str, str]) -> None:
+_LATER = frozenset(
+    {"inputs", "parent_run", "rollout_incarnation", "rollout_step", "rollout_digest", "dropped"}
+)
+"""Columns that rows of older revisions may lack."""
+
+
+def register_run(
+    session: Session,
+    request: RegisterRun,
+    at: float,
+    code: Mapping[str, str],
+    inputs: Mapping[str, JsonValue] | None,
+) -> None:
     """Write the run's row and open its incarnation; a newer incarnation reopens an ended run.
 
     Raises Conflict for another spec, another workflow, or an incarnation older than the newest.
     """
     run = session.get(Run, request.run, with_for_update=True)
     if run is None:
-        run = _first_row(request, at, code)
-        session.add(run)
-        _add_incarnation(session, run.id, request.incarnation, at)
-        return
+        try:
+            with session.begin_nested():
+                session.add(_first_row(request, at, code, inputs))
+                _add_incarnation(session, request.run, request.incarnation, at)
+            return
+        except IntegrityError:  # another process was faster by a moment: a row that is not there has no lock
+            run = session.get_one(Run, request.run, with_for_update=True)
     if not _same_but_longer(RunSpec.model_validate(run.spec), request.spec):
         raise Conflict(f"run {run.id} is registered with another spec: launch it under another id")
     if request.incarnation > run.incarnation:
@@ -93,7 +110,9 @@ def record(session: Session, request: RecordRequest) -> None:
     run.updated_at = max(run.updated_at, request.at)
 
 
-def _first_row(request: RegisterRun, at: float, code: Mapping[str, str]) -> Run:
+def _first_row(
+    request: RegisterRun, at: float, code: Mapping[str, str], inputs: Mapping[str, JsonValue] | None
+) -> Run:
     spec = request.spec
     return Run(
         id=request.run,
@@ -103,6 +122,7 @@ def _first_row(request: RegisterRun, at: float, code: Mapping[str, str]) -> Run:
         seed=spec.seed,
         max_num_steps=spec.grpo.max_num_steps,
         code=dict[str, JsonValue](code),
+        inputs=None if inputs is None else dict(inputs),
         created_at=at,
         workflow_run_id=request.workflow_run_id,
         incarnation=request.incarnation,
@@ -141,6 +161,7 @@ def _add_incarnation(session: Session, run: str, number: int, at: float) -> Inca
         from_checkpoint=None,
         model_digest=None,
         num_parameters=None,
+        parent_run=None,
         parent_incarnation=None,
     )
     session.flush()  # its run first: without relationships the ORM does not know the order
@@ -161,6 +182,7 @@ def _fill_restore(row: Incarnation, request: RecordRequest, entry: IncarnationEn
         from_checkpoint=receipt.checkpoint,
         model_digest=receipt.model_digest,
         num_parameters=receipt.num_parameters,
+        parent_run=_maker(row.run, receipt.checkpoint) if receipt.parent else None,
         parent_incarnation=receipt.parent.incarnation if receipt.parent else None,
     )
     if row.restored_at is not None:
@@ -168,6 +190,12 @@ def _fill_restore(row: Incarnation, request: RecordRequest, entry: IncarnationEn
         return
     for name in inspect(Incarnation).columns.keys():
         setattr(row, name, getattr(told, name))
+
+
+def _maker(run: str, checkpoint: str | None) -> str:
+    """The run that made a checkpoint, which its path tells."""
+    key = parse_checkpoint_key(checkpoint) if checkpoint else None
+    return key[0] if key else run
 
 
 def _move_phase(run: Run, request: RecordRequest, entry: StateEntry) -> None:
@@ -221,6 +249,7 @@ def _require_same(known: Base, told: Base, what: str) -> None:
     columns = {
         name for name in set(inspect(type(told)).columns.keys()) - _NOT_CONTENT if not name.endswith(_COUNTS)
     }
-    other = sorted(name for name in columns if getattr(known, name) != getattr(told, name))
+    older = {name for name in columns & _LATER if getattr(known, name) is None}
+    other = sorted(name for name in columns - older if getattr(known, name) != getattr(told, name))
     if other:
         raise Conflict(f"{what} is already recorded with another {', '.join(other)}")

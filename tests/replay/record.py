@@ -17,6 +17,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowHandle
 
 from ratchet.spec import names
+from ratchet.spec.admission import Limit
 from ratchet.spec.control import ExtendRequest, HyperparametersRequest, SessionRequest
 from ratchet.spec.faults import ActorLost, DataFault, InfraFault, StorageFault
 from ratchet.spec.ids import OpKind
@@ -268,6 +269,22 @@ async def disk_full(stack: ScriptedStack) -> None:
     await _ended(await stack.start(bare(2), "disk-full"))
 
 
+async def queued(stack: ScriptedStack) -> None:
+    """Another run has the only session: queued, paused while it waits, resumed, queued anew, admitted."""
+    rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 1)
+    holder = await stack.start(bare(1), "holder")
+    await stack.script.began[OpKind.ROLLOUT_BATCH, 1].wait()
+    handle = await stack.start(bare(1), "queued")
+    await _in_phase(stack, "queued", RunPhase.QUEUED)
+    await handle.execute_update(names.UPDATE_PAUSE, id="pause", result_type=RunStatus)
+    await _in_phase(stack, "queued", RunPhase.PAUSED)
+    await handle.execute_update(names.UPDATE_RESUME, id="resume", result_type=RunStatus)
+    await _in_phase(stack, "queued", RunPhase.QUEUED)
+    rollout.set()
+    await _ended(holder)
+    await _ended(handle)
+
+
 PATHS: dict[str, Callable[[ScriptedStack], Awaitable[None]]] = {
     "happy": happy,
     "pause-resume": pause_resume,
@@ -289,7 +306,12 @@ PATHS: dict[str, Callable[[ScriptedStack], Awaitable[None]]] = {
     "stalled": stalled,
     "stop-in-recovery": stop_in_recovery,
     "disk-full": disk_full,
+    "queued": queued,
 }
+"""Beside them, `before-admission` is a history of an older Ratchet, whose runs may be in flight: it stays."""
+
+SESSIONS = {"queued": 1}
+"""At a time; any number, where nothing is said."""
 
 
 async def _save(stack: ScriptedStack, name: str) -> None:
@@ -314,7 +336,8 @@ async def main(chosen: list[str]) -> None:
         for name in chosen or PATHS:
             shutil.rmtree(HOME, ignore_errors=True)
             HOME.mkdir()
-            async with scripted_stack(environment.client, HOME) as stack:
+            limit = Limit(max_sessions=SESSIONS.get(name))
+            async with scripted_stack(environment.client, HOME, limit=limit) as stack:
                 await PATHS[name](stack)
                 await _save(stack, name)
         shutil.rmtree(HOME)

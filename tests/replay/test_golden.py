@@ -45,6 +45,8 @@ def test_every_path_that_must_have_a_history_has_one() -> None:
         "stalled",
         "stop-in-recovery",
         "disk-full",
+        "queued",
+        "before-admission",
     } <= set(PATHS)
 
 

@@ -12,6 +12,7 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from ratchet.spec import names
+from ratchet.spec.admission import Limit
 from ratchet.spec.ids import OpKind
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunPhase, RunStatus
@@ -77,11 +78,20 @@ def run() -> str:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def stack(ratchet_temporal: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with scripted_stack(ratchet_temporal.client, tmp_path, cached=CACHED, kind=Bench) as stack:
+async def stack(
+    request: pytest.FixtureRequest, ratchet_temporal: WorkflowEnvironment, tmp_path: Path
+) -> AsyncIterator[Bench]:
+    """Parametrized indirectly: with so many sessions at a time."""
+    limit, client = Limit(max_sessions=getattr(request, "param", None)), ratchet_temporal.client
+    async with scripted_stack(client, tmp_path, cached=CACHED, kind=Bench, limit=limit) as stack:
         yield stack
 
 
 @pytest.fixture
 def spec() -> Callable[..., RunSpec]:
     return Bench.spec
+
+
+@pytest.fixture
+def bench() -> type[Bench]:
+    return Bench

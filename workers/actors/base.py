@@ -1,7 +1,6 @@
 """What the actors of a session share: who they are, and how they are made."""
 
 import json
-import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import ray
 from ratchet.spec.home import HOME_VARIABLE, Home
 from ratchet.spec.ids import RAY_NAMESPACE, actor_name
 from ratchet.spec.run_spec import RunSpec
+from ratchet.telemetry import logs, tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SessionConfig:
     def name(self, role: str, rank: int = 0) -> str:
         return actor_name(role, self.run, self.session, rank)
 
-    def enter(self) -> Home:
+    def enter(self, role: str) -> Home:
         """Set up this process: called first thing in an actor, before anything imports torch."""
         os.environ[HOME_VARIABLE] = self.home
         # Ray sets OMP_NUM_THREADS=1 for actors; libraries read it once, when they are loaded.
@@ -34,7 +34,8 @@ class SessionConfig:
         # Threads that wait sleep instead of spinning: a spinning one takes its core from the other engine,
         # and from whatever else the machine does.
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+        logs.configure(role, run=self.run, incarnation=self.session)
+        tracing.start(role)
         return Home(self.home)
 
     @property

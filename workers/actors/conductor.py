@@ -15,6 +15,7 @@ from ratchet.sessions.wire import serve
 from ratchet.spec.faults import Conflict
 from ratchet.spec.ids import OpId
 from ratchet.spec.operations import parse_args
+from ratchet.telemetry import tracing
 from workers.actors.base import SessionConfig, note_actor
 from workers.actors.data_plane import RayDataPlane
 from workers.actors.generator import RayGenerator
@@ -37,7 +38,7 @@ class ConductorActor:
     """An asyncio actor: nothing in it may block, or `poll` freezes."""
 
     def __init__(self, config: SessionConfig) -> None:
-        config.enter()
+        config.enter(ROLE)
         self._config = config
         self._door: Door | None = None
         self._starting = asyncio.Lock()
@@ -89,7 +90,8 @@ class _Desk:
                 return None
             case "submit":
                 args = parse_args(params["args"])
-                await self._conductor.submit(args)
+                with tracing.below(params.get("trace")):  # what is started here goes on in that context
+                    await self._conductor.submit(args)
                 answer = await self._conductor.poll(args.op, params["wait"])
             case "poll":
                 answer = await self._conductor.poll(OpId.parse(params["op"]), params["wait"])

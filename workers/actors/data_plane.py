@@ -45,7 +45,7 @@ class DataPlaneActor:
     def start(self) -> Endpoint:
         """Serve. Again: the same endpoint."""
         if self._server is None:
-            self._config.enter()
+            self._config.enter(ROLE)
             plane = MemoryDataPlane()
             register(plane)
             self._server = LineServer(

@@ -12,6 +12,7 @@ from ratchet.refit.segments import segment_prefix, sweep
 from ratchet.spec import deadlines
 from ratchet.spec.faults import ActorLost, RatchetError
 from ratchet.spec.home import Home
+from ratchet.telemetry import tracing
 from workers.actors.base import SessionConfig, actor_id, note_actor
 from workers.actors.lines import Line
 from workers.actors.making import found_or_made, kill
@@ -58,10 +59,10 @@ class RemoteEngine:
     async def call(self, lane: str, method: str, *arguments: Any, deadline: float) -> Any:
         if not self._lines:
             raise self._loss(f"the {self.role} has not been started", role=self.role)
-        line = self._lines[lane]
+        line, trace = self._lines[lane], tracing.carrier()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._threads[lane], lambda: line.call(method, *arguments, deadline=deadline)
+            self._threads[lane], lambda: line.call(method, *arguments, deadline=deadline, trace=trace)
         )
 
     async def renew(self) -> None:

@@ -31,7 +31,7 @@ class GeneratorActor:
         """Build the service and serve; again: the same endpoint. Not in `__init__`, where an error would lose
         its type."""
         if self._server is None:
-            config, home = self._config, self._config.enter()
+            config, home = self._config, self._config.enter(ROLE)
             from ratchet.generation.service import GeneratorService
 
             service = GeneratorService(

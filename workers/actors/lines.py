@@ -6,6 +6,7 @@ its actor dies, while Ray notices after seconds. An address and its key are told
 authenticates; each connection then proves the key (HMAC, multiprocessing.connection).
 """
 
+import functools
 import logging
 import os
 import secrets
@@ -22,6 +23,8 @@ from typing import Any
 
 from ratchet.spec import deadlines
 from ratchet.spec.faults import ActorLost, InfraFault, RatchetError, Unavailable
+from ratchet.spec.ids import OpId
+from ratchet.telemetry import logs, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -70,13 +73,16 @@ class LineServer:
             return
         with suppress(EOFError, OSError), connection:
             while True:
-                lane, method, arguments = connection.recv()
-                connection.send(self._answer(lane, method, arguments))
+                lane, method, arguments, *trace = connection.recv()
+                connection.send(self._answer(lane, method, arguments, trace[0] if trace else None))
 
-    def _answer(self, lane: str, method: str, arguments: tuple[Any, ...]) -> tuple[Any, RatchetError | None]:
+    def _answer(
+        self, lane: str, method: str, arguments: tuple[Any, ...], trace: tracing.Carrier | None
+    ) -> tuple[Any, RatchetError | None]:
         executor, methods = self._lanes[lane]
+        work = functools.partial(methods[method], *arguments)
         try:
-            return executor.submit(methods[method], *arguments).result(), None
+            return executor.submit(_told, work, method, arguments, trace).result(), None
         except RatchetError as error:
             return None, error
         except MemoryError as error:
@@ -104,11 +110,13 @@ class Line:
         """Calls posted, whose answers nobody has looked at yet: (method, deadline)."""
         self._cut: str | None = None
 
-    def call(self, method: str, *arguments: Any, deadline: float) -> Any:
+    def call(
+        self, method: str, *arguments: Any, deadline: float, trace: tracing.Carrier | None = None
+    ) -> Any:
         """The method's result. Raises its fault, `lost` once the actor is gone, or Unavailable after
-        `deadline` seconds; the call may then still be under way."""
+        `deadline` seconds; the call may then still be under way. `trace`: goes along, if there is one."""
         with self._lock:
-            self._send(method, arguments, deadline)
+            self._send(method, arguments, deadline, trace)
             due, self._due = self._due, []
             for posted in due:
                 self._receive(*posted)
@@ -127,13 +135,19 @@ class Line:
             with suppress(OSError), _socket(connection) as end:
                 end.shutdown(socket.SHUT_RDWR)
 
-    def _send(self, method: str, arguments: tuple[Any, ...], deadline: float) -> None:
+    def _send(
+        self,
+        method: str,
+        arguments: tuple[Any, ...],
+        deadline: float,
+        trace: tracing.Carrier | None = None,
+    ) -> None:
         if self._cut:
             raise self._lost(self._cut)
         try:
             if self._connection is None:
                 self._connection = _connect(self._endpoint, min(deadline, deadlines.ENGINE_SILENT))
-            self._connection.send((self._lane, method, arguments))
+            self._connection.send((self._lane, method, arguments, *((trace,) if trace else ())))
         except (AuthenticationError, EOFError, OSError) as error:
             raise self._lost(_reason(error)) from error
 
@@ -161,6 +175,18 @@ class Line:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _told(
+    work: Callable[[], Any], method: str, arguments: tuple[Any, ...], trace: tracing.Carrier | None
+) -> Any:
+    """Do it, in a lane's thread. If it is for an operation, log lines and the span of a trace say so."""
+    op = getattr(arguments[0], "op", None) if arguments else None
+    if not isinstance(op, OpId):
+        with tracing.span(method, trace):
+            return work()
+    with logs.about_operation(op), tracing.operation("actor", op, trace):
+        return work()
 
 
 def _connect(endpoint: Endpoint, within: float) -> Any:

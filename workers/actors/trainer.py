@@ -29,7 +29,7 @@ class TrainerActor:
         """Build the service and serve; again: the same endpoint. Not in `__init__`, where an error would lose
         its type."""
         if self._server is None:
-            config, home = self._config, self._config.enter()
+            config, home = self._config, self._config.enter(ROLE)
             from ratchet.policy.service import TrainerService
 
             service = TrainerService(

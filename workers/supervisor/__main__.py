@@ -5,17 +5,25 @@ import asyncio
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from typing import NoReturn
 
 from pydantic import BaseModel
 
+from ratchet.spec import deadlines
+from ratchet.spec.admission import Limit
 from ratchet.spec.faults import RatchetError, SpecError, StorageFault, Unavailable, as_fault
-from ratchet.spec.home import HOME_VARIABLE, Home
-from workers.supervisor.state import PartStatus, SupervisorState
+from ratchet.spec.home import HOME_VARIABLE, STORE_VARIABLE, Home
+from ratchet.telemetry.logs import readable
+from workers.supervisor.state import LeaseView, PartStatus, SupervisorState
 
 VERBS = ("up", "down", "status", "logs", "doctor")
+SHORTEST_LEASE = 4.0
+"""Seconds: below, a busy machine would lose it for nothing."""
 FAILED, BAD_INPUT, UNAVAILABLE = 1, 2, 3
 """Exit codes; `status` ends with the last one when nothing runs."""
 
@@ -91,8 +99,24 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--temporal-port", type=_port, metavar="PORT", help="port of the Temporal server")
     up.add_argument("--ui-port", type=_port, metavar="PORT", help="port of Temporal's web pages")
     up.add_argument("--api-port", type=_port, metavar="PORT", help="port of the API")
+    up.add_argument(
+        "--max-sessions",
+        metavar="N",
+        help="so many runs may have a session at a time, others are queued; remembered (default: unlimited)",
+    )
     up.add_argument("--no-api", action="store_true", help="without the API")
-    up.add_argument("--parts", metavar="A,B", help="only these of temporal, ray, control, api")
+    up.add_argument("--parts", metavar="A,B", help="only these of temporal, ray, control, api, sinks")
+    up.add_argument(
+        "--standby",
+        action="store_true",
+        help="be one of several that share RATCHET_STORE and Temporal: one is active, the others wait",
+    )
+    up.add_argument(
+        "--take-over-after",
+        type=_lease,
+        metavar="SECONDS",
+        help=f"with --standby: how long this one may be silent before it is replaced ({deadlines.LEASE:.0f})",
+    )
     up.add_argument("--report", type=int, help=argparse.SUPPRESS)
 
     verbs.add_parser("down", parents=[common], help="stop it; runs and checkpoints stay").set_defaults(
@@ -116,6 +140,16 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _lease(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds >= SHORTEST_LEASE:
+        raise argparse.ArgumentTypeError(f"{text} is no time: choose {SHORTEST_LEASE:.0f} seconds or more")
+    return seconds
+
+
 def _up(home: Home, options: argparse.Namespace) -> None:
     from workers.supervisor import up
     from workers.supervisor.doors import check_ray
@@ -136,12 +170,18 @@ def _up(home: Home, options: argparse.Namespace) -> None:
         host_and_port(options.temporal, "--temporal")
     if options.ray:
         check_ray(options.ray)
+    if options.standby:
+        _check_standby(options)
+    elif options.take_over_after:
+        raise SpecError("--take-over-after needs --standby")
     asked = {"temporal": options.temporal_port, "temporal_ui": options.ui_port, "api": options.api_port}
     chosen = Options(
         parts=frozenset(parts),
         temporal=options.temporal,
         ray=options.ray,
         ports={name: port for name, port in asked.items() if port is not None},
+        limit=Limit.parse(options.max_sessions, "--max-sessions") if options.max_sessions else None,
+        standby=(options.take_over_after or deadlines.LEASE) if options.standby else None,
     )
 
     def started(state: SupervisorState) -> None:
@@ -152,6 +192,18 @@ def _up(home: Home, options: argparse.Namespace) -> None:
         started(up.detach(home, [word for word in sys.argv[1:] if word not in own]))
     else:
         up.run(home, chosen, options.report, started)
+
+
+def _check_standby(options: argparse.Namespace) -> None:
+    """Supervisors stand by for each other around a Temporal server and a store that outlive each of them."""
+    if not options.temporal:
+        raise SpecError("--standby needs a Temporal server that the others use too: --temporal HOST:PORT")
+    if not os.environ.get(STORE_VARIABLE):
+        raise SpecError(
+            f"--standby needs a store that the others use too: {STORE_VARIABLE}=postgresql://USER@HOST/DATABASE"
+        )
+    if options.ray:
+        raise SpecError("--standby starts a Ray head where it is active: leave out --ray")
 
 
 def _down(home: Home, options: argparse.Namespace) -> None:
@@ -173,8 +225,12 @@ def _status(home: Home, options: argparse.Namespace) -> None:
     if found.running:
         links = [f"API  {found.api_url}"] if found.api_url else []
         links += [f"Temporal UI  {found.temporal_ui}"] if found.temporal_ui else []
-        head = f"{home.root}: {'up' if found.ready else 'starting'}, supervisor pid {found.supervisor_pid}"
-        text = "\n".join([head, *_table(found.parts), *links, "next: ratchet logs NAME · ratchet down"])
+        phase = "standing by" if found.standing_by else "up" if found.ready else "starting"
+        head = f"{home.root}: {phase}, supervisor pid {found.supervisor_pid}"
+        lease = [_lease_words(found.lease)] if found.lease else []
+        links += [f"sessions  {found.max_sessions} at a time at most"] if found.max_sessions else []
+        rows = [*lease, *_table(found.parts)]
+        text = "\n".join([head, *rows, *links, "next: ratchet logs NAME · ratchet down"])
     else:
         text = f"nothing runs from {home.root}\nnext: ratchet up"
     _answer(options, found, text)
@@ -193,7 +249,7 @@ def _logs(home: Home, options: argparse.Namespace) -> None:
     if options.json:
         _say(json.dumps({"name": options.name, "path": str(path)}))
     else:
-        _become_tail(str(path), options.lines, options.follow)
+        _tail(str(path), options.lines, options.follow)
 
 
 def _doctor(home: Home, options: argparse.Namespace) -> None:
@@ -224,11 +280,23 @@ def _say(text: str) -> None:
 
 
 def _welcome(home: Home, state: SupervisorState, detached: bool) -> str:
+    if state.standing_by_for:
+        end = "ratchet down" if detached else "Ctrl-C"
+        waits = f"Standing by, from {home.root}: {state.standing_by_for} is active"
+        return f"{waits}\nnext: ratchet status · {end} ends it"
     lines = [f"Ratchet is up, from {home.root}"]
     lines += [f"  API          {state.api_url}"] if state.api_url else []
     lines += [f"  Temporal UI  {state.temporal_ui}"] if state.temporal_ui else []
     end = "ratchet down stops it" if detached else "Ctrl-C stops it"
     return "\n".join([*lines, f"next: ratchet run launch SPEC · ratchet status · {end}"])
+
+
+def _lease_words(lease: LeaseView) -> str:
+    """`  lease  active, epoch 3, renewed 0.4 s ago, lost after 30 s`, and how it came to that."""
+    age = max(0.0, time.time() - lease.confirmed_at) + lease.age_s
+    who = "active" if lease.role == "active" else f"held by {lease.holder or 'nobody'}"
+    words = f"  lease  {who}, epoch {lease.epoch}, renewed {age:.1f} s ago, lost after {lease.ttl_s:.0f} s"
+    return f"{words}\n         {lease.took_over}" if lease.took_over else words
 
 
 def _table(parts: Iterable[PartStatus]) -> list[str]:
@@ -250,9 +318,19 @@ def _table(parts: Iterable[PartStatus]) -> list[str]:
     ]
 
 
-def _become_tail(path: str, lines: int, follow: bool) -> NoReturn:
+def _tail(path: str, lines: int, follow: bool) -> None:
+    """The end of a log, in words that people read, however its process writes it."""
     tail = shutil.which("tail") or "/usr/bin/tail"
-    os.execv(tail, [tail, "-n", str(lines), *(["-F"] if follow else []), path])
+    argv = [tail, "-n", str(lines), *(["-F"] if follow else []), path]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        try:
+            for line in process.stdout or ():
+                _say(readable(line.rstrip("\n")))
+        except (BrokenPipeError, KeyboardInterrupt):
+            pass  # nobody reads on
+        finally:
+            process.terminate()
 
 
 if __name__ == "__main__":

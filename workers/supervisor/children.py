@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ratchet.spec import deadlines
 from ratchet.spec.faults import Unavailable
+from ratchet.telemetry.logs import readable
 from workers.liveness import ALIVE_VARIABLE
 from workers.supervisor.net import eventually
 from workers.supervisor.processes import signal_group, signal_to
@@ -252,9 +253,8 @@ class Child:
             began = self._log_start if self._log_start <= end else 0  # it was rotated
             log.seek(max(began, end - TAIL_BYTES))
             text = log.read().decode(errors="replace")
-        last = (
-            " / ".join([line.strip() for line in text.splitlines() if line.strip()][-3:]) or "it said nothing"
-        )
+        lines = [line.strip() for raw in text.splitlines() for line in readable(raw).splitlines()]
+        last = " / ".join([line for line in lines if line][-3:]) or "it said nothing"
         return f"{self.plan.name} {what}: {last} (log: {self.plan.log})"
 
     def _enter(self, phase: Phase) -> None:

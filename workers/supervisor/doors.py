@@ -20,13 +20,13 @@ from workers.supervisor.reaper import Reaper
 
 def door(ray: str, home: Home, reaper: Reaper, environment: dict[str, str]) -> Door:
     """The one that `--ray` asks for. Raises SpecError if it is neither HOST:PORT nor a URL."""
-    kind = JobsDoor if _is_url(ray) else HostDoor
+    kind = JobsDoor if is_url(ray) else HostDoor
     return kind(ray, home, reaper, environment)
 
 
 def check_ray(ray: str) -> None:
     """Raises SpecError if `--ray` is neither HOST:PORT nor a URL."""
-    _server_of(ray) if _is_url(ray) else host_and_port(ray, "--ray")
+    _server_of(ray) if is_url(ray) else host_and_port(ray, "--ray")
 
 
 def here(_name: str, module: str, *words: str) -> Sequence[str]:
@@ -131,7 +131,8 @@ class JobsDoor:
         return RayIdentity.model_validate_json(report.read_text())
 
 
-def _is_url(ray: str) -> bool:
+def is_url(ray: str) -> bool:
+    """Whether it is a cluster's dashboard, which serves the Jobs API."""
     return "://" in ray
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import workers
 from ratchet.spec.home import HOME_VARIABLE, Home
+from ratchet.spec.stack import TEMPORAL_UI_VARIABLE, TEMPORAL_VARIABLE
 
 STACK_VARIABLE = "RATCHET_STACK"
 """In everything the supervisor starts, and inherited below: the RATCHET_HOME it belongs to. RATCHET_HOME
@@ -24,6 +25,8 @@ def stack_environment(home: Home, *, embedded_ray: bool = True) -> dict[str, str
     credentials of an existing cluster.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    for name in (TEMPORAL_VARIABLE, TEMPORAL_UI_VARIABLE):  # children believe what the supervisor writes down
+        environment.pop(name, None)
     environment |= {HOME_VARIABLE: str(home.root), STACK_VARIABLE: str(home.root)}
     environment |= _python_path()
     environment["RAY_USAGE_STATS_ENABLED"] = "0"

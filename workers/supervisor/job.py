@@ -20,6 +20,7 @@ from typing import Any
 from ratchet.spec import deadlines
 from ratchet.spec.faults import InfraFault, RatchetError, SpecError, Unavailable
 from ratchet.spec.home import HOME_VARIABLE, Home
+from ratchet.telemetry import logs
 from workers.liveness import beat_if_asked
 from workers.supervisor.jobs import ENDED, JobsClient
 
@@ -104,8 +105,7 @@ async def _stop(jobs: JobsClient, job: str) -> None:
 
 def main() -> None:
     url, name, module, *words = sys.argv[1:]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s job %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.configure("job")
     try:
         sys.exit(asyncio.run(run(url, name, module, words)))
     except RatchetError as error:

@@ -5,7 +5,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -39,7 +39,9 @@ class Reaper:
     `subprocess.run` does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called before anything is started, and raises OSError if that must not be."""
+        self._check = check
         self._watched: dict[int, Watched] = {}
         self._started: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -59,7 +61,9 @@ class Reaper:
         folder: Path | None = None,
         keep: Sequence[int] = (),
     ) -> Watched:
-        """Start a program in a session of its own, with no terminal. `keep`: descriptors it inherits."""
+        """Start a program in a session of its own, with no terminal. `keep`: descriptors it inherits. Raises
+        OSError."""
+        self._check()
         process = subprocess.Popen(
             argv,
             env=environment,

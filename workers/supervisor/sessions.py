@@ -17,6 +17,7 @@ from ratchet.spec.control import ProbeAnswer, SessionInfo, SessionRequest
 from ratchet.spec.faults import InfraFault
 from ratchet.spec.home import Home
 from ratchet.spec.ids import session_queue
+from ratchet.telemetry import targets
 from workers.supervisor.children import Child, Phase, Plan
 from workers.supervisor.files import write_atomically
 from workers.supervisor.reaper import Reaper
@@ -53,12 +54,15 @@ class Sessions:
         cluster: RayCluster,
         reaper: Reaper,
         changed: Callable[[], None],
+        took_over: str | None = None,
     ) -> None:
+        """`took_over`: how this supervisor came to own sessions that another one had opened, in words."""
         self._home = home
         self._environment = environment
         self._cluster = cluster
         self._reaper = reaper
         self._changed = changed
+        self._took_over = took_over
         self._locks: dict[Key, asyncio.Lock] = {}
         self._restarts_done: dict[Key, str] = {}
         self._clusters: dict[Key, str | None] = {}
@@ -96,8 +100,10 @@ class Sessions:
             await self._cluster.ensure()
             await self._close_earlier(request)
             await self._running(request)
-            ended, key = self._cluster.last_end, _key(request)
-            lost = ended if ended != self._clusters.get(key, ended) else None
+            ended, key = self._cluster.last_end or self._took_over, _key(request)
+            # A session that is new here had another cluster, if it is not altogether new.
+            before = None if self._took_over else ended
+            lost = ended if ended != self._clusters.get(key, before) else None
             self._clusters[key] = ended
         return SessionInfo(
             run=request.run, session=request.session, queue=session_queue(*key), cluster_lost=lost
@@ -217,6 +223,7 @@ class Sessions:
         await self._reap(run, "--session", session)
         shutil.rmtree(self._home.session_folder(run, session), ignore_errors=True)
         (self._home.root / "alive" / f"session-{run}-{session}").unlink(missing_ok=True)
+        targets.withdraw(self._home, f"session-{run}-{session}")
         self._changed()
 
     async def _reap(self, run: str, which: str, session: int) -> None:

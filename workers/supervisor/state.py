@@ -6,7 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -31,6 +31,27 @@ class PartStatus(BaseModel):
     log: str | None = None
 
 
+class LeaseView(BaseModel):
+    """The lease of supervisors that stand by for each other, as one of them saw it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    role: Literal["active", "standby"]
+    """What this supervisor is."""
+    epoch: int
+    """0: nobody has been active yet."""
+    holder: str | None
+    """Who is active."""
+    confirmed_at: float
+    """When this supervisor renewed it, or saw it, last; seconds since the epoch."""
+    age_s: float
+    """How long ago the holder had renewed it, then."""
+    ttl_s: float
+    """A holder that has been silent for this long is replaced."""
+    took_over: str | None = None
+    """How this supervisor came to be active, if another one had been before."""
+
+
 class SupervisorState(StackState):
     """StackState, and what `status` shows."""
 
@@ -38,7 +59,10 @@ class SupervisorState(StackState):
     """Seconds since the epoch."""
     ready: bool = False
     """Whether everything had come up once."""
+    max_sessions: int | None = None
+    """So many runs may have a session at a time; None: any number."""
     parts: tuple[PartStatus, ...] = ()
+    lease: LeaseView | None = None
 
 
 class SupervisorLock:

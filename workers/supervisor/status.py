@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from ratchet.spec.faults import SpecError, Unavailable
 from ratchet.spec.home import Home
 from workers.supervisor.processes import look
-from workers.supervisor.state import PartStatus, SupervisorState, supervisor_pid
+from workers.supervisor.state import LeaseView, PartStatus, SupervisorState, supervisor_pid
 
 
 class StackStatus(BaseModel):
@@ -23,7 +23,15 @@ class StackStatus(BaseModel):
     started_at: float | None = None
     temporal_ui: str | None = None
     api_url: str | None = None
+    max_sessions: int | None = None
     parts: tuple[PartStatus, ...] = ()
+    lease: LeaseView | None = None
+    """Of a supervisor that stands by, or that others stand by for."""
+
+    @property
+    def standing_by(self) -> bool:
+        """Whether it only waits for another one's place."""
+        return self.lease is not None and self.lease.role == "standby"
 
 
 def status(home: Home) -> StackStatus:
@@ -45,7 +53,9 @@ def status(home: Home) -> StackStatus:
         started_at=state.started_at,
         temporal_ui=state.temporal_ui,
         api_url=state.api_url,
+        max_sessions=state.max_sessions,
         parts=tuple(_checked(part) for part in state.parts),
+        lease=state.lease,
     )
 
 

@@ -133,9 +133,13 @@ async def ensure_namespace(client: Client, *, own_server: bool) -> None:
             raise Unavailable(
                 f"Temporal does not say whether namespace {client.namespace} exists: {error}"
             ) from error
-        await service.register_namespace(
-            RegisterNamespaceRequest(namespace=client.namespace, workflow_execution_retention_period=year)
-        )
+        try:
+            await service.register_namespace(
+                RegisterNamespaceRequest(namespace=client.namespace, workflow_execution_retention_period=year)
+            )
+        except RPCError as error:
+            if error.status is not RPCStatusCode.ALREADY_EXISTS:  # else another control worker was faster
+                raise
         await eventually(
             lambda: _usable(client),
             deadlines.SERVER_READY,

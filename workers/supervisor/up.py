@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import os
 import select
 import signal
@@ -13,10 +12,13 @@ from collections.abc import Callable, Sequence
 
 from ratchet.spec import deadlines
 from ratchet.spec.faults import Fault, RatchetError, Unavailable, as_error
-from ratchet.spec.home import Home
+from ratchet.spec.home import STORE_VARIABLE, Home
+from workers import telemetry
 from workers.supervisor.environment import stack_environment
+from workers.supervisor.leadership import check_nobody_leads
+from workers.supervisor.standby import stand_by
 from workers.supervisor.state import SupervisorLock, SupervisorState
-from workers.supervisor.supervisor import Options, Supervisor
+from workers.supervisor.supervisor import Options, Part, Supervisor
 
 REPORT_FLAG = "--report"
 
@@ -27,6 +29,11 @@ async def run_until_signal(home: Home, options: Options, started: Callable[[Supe
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        if options.standby:
+            await stand_by(home, options, ended, started)
+            return
+        if options.temporal and Part.RAY in options.parts and STORE_VARIABLE in os.environ:
+            await asyncio.to_thread(check_nobody_leads, home)
         supervisor = Supervisor(home, options)
         start = asyncio.create_task(supervisor.start())
         end = asyncio.create_task(ended.wait())
@@ -43,7 +50,6 @@ async def run_until_signal(home: Home, options: Options, started: Callable[[Supe
 
 def run(home: Home, options: Options, report: int | None, started: Callable[[SupervisorState], None]) -> None:
     """`up --foreground`. With a `report` descriptor (see `detach`), that is told how the start went."""
-    _log(home, to_file=report is None)
 
     def tell(answer: str) -> None:
         if report is not None:
@@ -56,6 +62,7 @@ def run(home: Home, options: Options, report: int | None, started: Callable[[Sup
             started(state)
 
     try:
+        telemetry.begin("supervisor", home, file=home.logs / "supervisor.log" if report is None else None)
         asyncio.run(run_until_signal(home, options, is_up))
     except RatchetError as error:
         tell(json.dumps({"error": error.fault().model_dump(mode="json")}))
@@ -107,13 +114,3 @@ def _read_all(descriptor: int, within: float) -> str:
                 return b"".join(parts).decode()
             parts.append(part)
     raise Unavailable(f"the stack was not up within {within:.0f} s: see `ratchet logs supervisor`")
-
-
-def _log(home: Home, *, to_file: bool) -> None:
-    handlers: list[logging.Handler] = [logging.StreamHandler()]
-    if to_file:
-        home.logs.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(home.logs / "supervisor.log"))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=handlers)
-    for noisy in ("temporalio", "httpx"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)

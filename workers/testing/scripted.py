@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
 from activities.session import SessionActivities
 from ratchet.sessions.conductor import Conductor
 from ratchet.spec import names
+from ratchet.spec.admission import Limit
 from ratchet.spec.control import ProbeAnswer, SessionInfo, SessionRequest
 from ratchet.spec.home import Home
 from ratchet.spec.ids import CLUSTER_QUEUE, CONTROL_QUEUE, OpId, session_queue
@@ -25,7 +27,7 @@ from ratchet.spec.operations import AnyArgs, OpAnswer
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunInput, RunResult, RunState
 from ratchet.store import Store
-from workers.control_worker import build_control_worker
+from workers.control_worker import control_worker
 from workers.testing.engines import Script, ScriptedExecutor
 
 __all__ = ["Script", "ScriptedStack", "scripted_stack"]
@@ -61,6 +63,8 @@ class ScriptedCluster:
         self._workers: dict[str, Worker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._conductors: dict[str, Conductor] = {}
+        self.most_open = 0
+        """The most sessions that were ever open at a time."""
         self.opened: list[str] = []
         self.closed: list[str] = []
 
@@ -72,6 +76,7 @@ class ScriptedCluster:
         queue = session_queue(request.run, request.session)
         self.opened.append(queue)
         self._conductors.setdefault(queue, self._new_conductor())
+        self.most_open = max(self.most_open, len(self._conductors))
         return await self.restart_worker(request)
 
     @activity.defn(name=names.PROBE_SESSION)
@@ -142,19 +147,37 @@ StackT = TypeVar("StackT", bound=ScriptedStack)
 
 @asynccontextmanager
 async def scripted_stack(
-    client: Client, folder: Path, *, cached: int = 1000, kind: type[StackT] = ScriptedStack
+    client: Client,
+    folder: Path,
+    *,
+    cached: int = 1000,
+    kind: type[StackT] = ScriptedStack,
+    store_url: str | None = None,
+    limit: Limit | None = None,
 ) -> AsyncIterator[StackT]:
-    """Everything a run needs, over `client`'s server, with its store in `folder`."""
-    store = Store(f"sqlite:///{folder / 'store.db'}")
+    """Everything a run needs, over `client`'s server, with its store in `folder` or elsewhere. `limit`: of
+    sessions at a time."""
+    store = Store(store_url or f"sqlite:///{folder / 'store.db'}")
     store.migrate()
     home, script = Home(folder), Script()
     cluster = ScriptedCluster(client, script, home)
     async with (
-        build_control_worker(client, store, home, max_cached_workflows=cached, sandboxed=True),
+        control_worker(client, store, home, limit=limit, max_cached_workflows=cached, sandboxed=True),
         Worker(client, task_queue=CLUSTER_QUEUE, activities=cluster.all()),
     ):
         try:
             yield kind(client, store, script, cluster, home)
         finally:
+            await _end_all(client)
             await cluster.stop_all()
             store.close()
+
+
+async def _end_all(client: Client) -> None:
+    """What still runs would be worked on by the next stack over this server, which knows nothing of it."""
+    async for execution in client.list_workflows("ExecutionStatus = 'Running'"):
+        try:
+            await client.get_workflow_handle(execution.id).terminate("the stack it ran on is gone")
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # ended meanwhile
+                raise

@@ -11,12 +11,14 @@ import pytest_asyncio
 from api.app import create_app
 from ratchet.artifacts.beginnings import keep_beginning
 from ratchet.artifacts.store import LocalArtifactStore
+from ratchet.spec.admission import AdmitRequest
 from ratchet.spec.faults import Fault, FaultKind
 from ratchet.spec.home import Home
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.stack import StackState
 from ratchet.spec.state import RunInput, RunPhase, RunState
 from ratchet.spec.views import IncidentList, Problem, RunList, RunView, StepList
+from ratchet.store.admission import Admissions
 
 CLOSED_PORT = "127.0.0.1:1"
 
@@ -321,6 +323,7 @@ async def test_the_documentation_describes_every_answer(api: httpx.AsyncClient) 
     paths = (await api.get("/openapi.json")).json()["paths"]
     assert set(paths) == {
         "/healthz",
+        "/metrics",
         "/readyz",
         "/v1/runs",
         "/v1/runs/{run}",
@@ -336,5 +339,41 @@ async def test_the_documentation_describes_every_answer(api: httpx.AsyncClient) 
         "/v1/runs/{run}/rebuild/store",
         "/v1/runs/{run}/rebuild/data-plane",
         "/v1/runs/{run}/rebuild/buffer",
+        "/v1/runs/{run}/metrics",
+        "/v1/runs/{run}/checkpoints",
+        "/v1/runs/{run}/evaluations",
+        "/v1/runs/{run}/rollouts",
+        "/v1/runs/{run}/rollouts/{key}",
+        "/v1/runs/{run}/lineage",
+        "/v1/runs/{run}/lineage/dot",
+        "/v1/runs/{run}/lineage/openlineage",
+        "/v1/runs/{run}/events",
+        "/v1/events",
+        "/v1/tokens",
+        "/v1/tokens/{token}",
+        "/v1/audit",
     }
-    assert "409" in paths["/v1/runs/{run}/stop"]["post"]["responses"]
+    stop = paths["/v1/runs/{run}/stop"]["post"]
+    assert stop["operationId"] == "stop"
+    assert stop["responses"].keys() >= {"202", "401", "403", "404", "409", "422", "500", "503"}
+    assert stop["responses"]["409"]["content"].keys() == {"application/problem+json"}
+
+
+async def test_queued_runs_say_behind_whom(api: httpx.AsyncClient, on_record: Any) -> None:
+    queue = Admissions(on_record.store)
+    for since, run in enumerate(("holder", "first", "second")):
+        on_record.run(run, RunPhase.RUNNING if run == "holder" else RunPhase.QUEUED, steps=0)
+        queue.ask(AdmitRequest(run=run, execution="w", priority=0, since=float(since)), 1)
+    view = RunView.model_validate_json((await api.get("/v1/runs/second")).content)
+    assert view.queue is not None
+    assert (view.queue.ahead, view.queue.holders) == (["first"], ["holder"])
+    assert view.doing == ["queued behind 1 run: first (priority 0)"]
+    listed = RunList.model_validate_json((await api.get("/v1/runs")).content)
+    assert {run.id: run.queue and run.queue.words for run in listed.runs} == {
+        "holder": None,
+        "first": "queued behind 1 run: holder, which has the session (priority 0)",
+        "second": "queued behind 1 run: first (priority 0)",
+    }
+    queue.release("first", "w")
+    view = RunView.model_validate_json((await api.get("/v1/runs/second")).content)
+    assert view.doing == ["queued behind 1 run: holder, which has the session (priority 0)"]

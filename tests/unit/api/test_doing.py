@@ -12,7 +12,7 @@ from temporalio.client import WorkflowFailureError
 from api.doing import OpenActivity, in_words
 from ratchet.spec import deadlines, names
 from ratchet.spec.control import SessionRequest
-from ratchet.spec.faults import DataFault
+from ratchet.spec.faults import DataFault, Unavailable
 from ratchet.spec.home import Home
 from ratchet.spec.ids import OpId, OpKind, WeightVersion, session_queue
 from ratchet.spec.operations import (
@@ -139,18 +139,31 @@ async def test_a_run_has_failed_once_the_reason_is_on_record(
 
 async def test_a_launch_that_cannot_be_put_on_record_says_why(
     stack: ScriptedStack,
-    home: Home,
     run: str,
     launch: Any,
     scripted_spec: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(deadlines, "LAUNCH", deadlines.STORE_BUSY + 2.0)
-    with contextlib.closing(sqlite3.connect(home.root / "store.db")) as somebody:
-        somebody.execute("begin immediate")
-        response = await launch(run, scripted_spec())
+    def locked(*_: object, **__: object) -> None:
+        raise Unavailable("store: database is locked")
+
+    monkeypatch.setattr(deadlines, "LAUNCH", 2.0)
+    monkeypatch.setattr(stack.store, "register_run", locked)  # the control worker's, not the API's
+    response = await launch(run, scripted_spec())
     problem = Problem.model_validate_json(response.content)
     assert problem.status == 503
     assert "database is locked" in problem.detail
     assert "ratchet logs control-worker" in problem.detail
     assert "\n" not in problem.detail
+
+
+async def test_what_cannot_be_audited_is_not_done(
+    api: httpx.AsyncClient, stack: ScriptedStack, home: Home, run: str, launch: Any, scripted_spec: Any
+) -> None:
+    with contextlib.closing(sqlite3.connect(home.root / "store.db")) as somebody:
+        somebody.execute("begin immediate")
+        response = await launch(run, scripted_spec())
+    assert response.status_code == 503
+    assert "database is locked" in Problem.model_validate_json(response.content).detail
+    assert (await api.get(f"/v1/runs/{run}")).status_code == 404
+    assert [one async for one in stack.client.list_workflows(f'WorkflowId = "{run}"')] == []

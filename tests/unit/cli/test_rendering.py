@@ -8,12 +8,20 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from ratchet.cli.following import Sight
-from ratchet.cli.lines import Ticker, outcome, step_line
+from ratchet.cli.lines import Ticker, outcome, run_table, step_line
 from ratchet.cli.live import live_view
 from ratchet.cli.words import duration, size, sparkline
 from ratchet.spec.faults import Fault, FaultKind
 from ratchet.spec.state import RunPhase
-from ratchet.spec.views import CheckpointView, EvaluationView, IncidentView, RunLinks, RunView, StepView
+from ratchet.spec.views import (
+    CheckpointView,
+    EvaluationView,
+    IncidentView,
+    QueueView,
+    RunLinks,
+    RunView,
+    StepView,
+)
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -243,6 +251,26 @@ def test_a_stalled_run_names_who_is_silent() -> None:
         "now            trainer is silent: train_step of step 13 has not moved for 16m 00s\n"
         "               rollout of step 13: 7 of 12 groups\n"
     ) in drawn(live_view(Sight(view, STEPS)))
+
+
+def test_a_queued_run_says_behind_whom_and_when_that_changes() -> None:
+    def queued(words: str) -> RunView:
+        queue = QueueView(
+            words=words, ahead=[], num_ahead=0, holders=[], num_holders=1, priority=0, since=BEGAN
+        )
+        fields = {"phase": RunPhase.QUEUED, "queue": queue, "doing": [words]}
+        return VIEW.model_copy(update={**fields, "step": 0, "evaluations": [], "last_checkpoint": None})
+
+    far, near = (
+        queued("queued behind 2 runs: a, b (priority 0)"),
+        queued("queued behind 1 run: b (priority 0)"),
+    )
+    ticker = Ticker()
+    assert ticker.lines(Sight(far, [])) == [f"{VIEW.id} is queued", "queued behind 2 runs: a, b (priority 0)"]
+    assert ticker.lines(Sight(far, [])) == []
+    assert ticker.lines(Sight(near, [])) == ["queued behind 1 run: b (priority 0)"]
+    assert "now       queued behind 1 run: b (priority 0)" in drawn(live_view(Sight(near, [])))
+    assert drawn(run_table([near])).endswith("queued behind 1 run: b (priority 0)")
 
 
 def test_plain_lines_tell_a_recovery_as_it_happens_and_no_step_twice_as_new() -> None:

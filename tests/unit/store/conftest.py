@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import JsonValue
+from sqlalchemy import Engine
 
 from ratchet.spec import names
 from ratchet.spec.control import (
@@ -29,7 +30,12 @@ from ratchet.spec.receipts import (
 )
 from ratchet.spec.run_spec import EnvironmentSpec, GenerationSpec, GrpoSpec, PolicySpec, RunSpec
 from ratchet.spec.state import RunPhase
-from ratchet.store import Store
+from ratchet.store import Lineage, Store
+from ratchet.store.engine import open_engine
+from workers.testing.postgres import PostgresServer
+
+BUSY_S = 0.5
+"""How long the stores of these tests wait for a lock."""
 
 SPEC = RunSpec(
     name="tiny-addition",
@@ -141,6 +147,16 @@ class Told:
             ),
         )
 
+    def saved(self, run: str, incarnation: int, step: int) -> CheckpointEntry:
+        """A checkpoint in the folder that it has in the artifacts."""
+        entry = self.checkpoint(step)
+        version = WeightVersion(incarnation=incarnation, step=step, digest=f"{incarnation}-{step}")
+        changed = {"path": self.folder(run, incarnation, step), "version": version}
+        return entry.model_copy(update={"receipt": entry.receipt.model_copy(update=changed)})
+
+    def folder(self, run: str, incarnation: int, step: int) -> str:
+        return f"/artifacts/runs/{run}/checkpoints/{incarnation}-{step}"
+
     def evaluation(self, step: int, accuracy: float = 0.5) -> EvaluationEntry:
         return EvaluationEntry(
             step=step,
@@ -167,16 +183,61 @@ def told() -> Told:
     return Told()
 
 
+DATABASES = ("sqlite", "postgres")
+
+
+@pytest.fixture(params=DATABASES)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of each kind: a file that is not there yet, or one on a server."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'home' / 'store.db'}"
+        return
+    server = request.getfixturevalue("postgres")
+    name = server.new_database()
+    yield server.url(name)
+    server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def migrated(postgres: PostgresServer) -> str:
+    """A migrated database on the server, to be copied."""
+    name = postgres.new_database()
+    Store(postgres.url(name)).migrate()
+    return name
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A migrated database of each kind, without runs."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_url")
+        return
+    server = request.getfixturevalue("postgres")
+    name = server.new_database(request.getfixturevalue("migrated"))
+    yield server.url(name)
+    server.drop_database(name)
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'home' / 'store.db'}"
+def sqlite_url(tmp_path: Path) -> str:
+    """A migrated database in a file, without runs."""
+    url = f"sqlite:///{tmp_path / 'home' / 'store.db'}"
+    Store(url).migrate()
+    return url
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[Engine]:
+    """The same database, past the store."""
+    engine = open_engine(url, busy_s=1.0)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    """A migrated store in a file, without runs."""
-    store = Store(url, busy_s=0.1)
-    store.migrate()
+    """A migrated store, without runs."""
+    store = Store(url, busy_s=BUSY_S)
     yield store
     store.close()
 
@@ -186,3 +247,24 @@ def run(store: Store, told: Told) -> str:
     """A registered run."""
     store.register_run(told.register("r"), at=10.5, code={"ratchet": "0.1.0"})
     return "r"
+
+
+@pytest.fixture
+def family(store: Store, told: Told) -> Lineage:
+    """Run `a` trains 1-6, is restored at 4, trains 5-8; `b` is forked from its step 6, is restored at 7."""
+    inputs: dict[str, JsonValue] = {"environment": "arithmetic", "environment_digest": "e"}
+    store.register_run(told.register("a"), at=1.0, code={"torch": "2"}, inputs=inputs)
+    steps = [told.step(n) for n in range(1, 7)]
+    saved = [told.saved("a", 1, n) for n in (2, 4)]
+    seen = [told.evaluation(n) for n in (0, 6)]
+    store.record(told.record(told.restore(0), *steps, *saved, *seen, run="a"))
+    grown = told.restore(4, 2, told.folder("a", 1, 4), parent=1)
+    steps = [told.step(n, 2) for n in range(5, 9)]
+    saved = [told.saved("a", 2, n) for n in (6, 8)]
+    store.record(told.record(grown, *steps, *saved, run="a", incarnation=2))
+    store.register_run(told.register("b", execution="wf-b"), at=2.0, code={"torch": "3"})
+    grown = told.restore(6, 1, told.folder("a", 2, 6), parent=2)
+    store.record(told.record(grown, told.step(7), told.step(8), told.saved("b", 1, 7), run="b"))
+    grown = told.restore(7, 2, told.folder("b", 1, 7), parent=1)
+    store.record(told.record(grown, told.step(8, 2), told.saved("b", 2, 8), run="b", incarnation=2))
+    return Lineage(store)

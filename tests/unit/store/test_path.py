@@ -4,6 +4,7 @@ import itertools
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 # An incarnation is (step it restored at, or None if it never did; steps it trained after that).
 Lives = list[tuple[int | None, int]]
@@ -70,6 +71,8 @@ def test_the_path_goes_back_to_whom_each_checkpoint_was_of(store, told, chosen):
         restore = told.restore(grew_at, number, parent=parent or None)
         store.record(told.record(restore, *steps, run=run, incarnation=number))
     assert [(row.step, row.incarnation) for row in store.steps_on_path(run)] == ancestry(chosen)
+    newest = store.glance(store.get_run(run), incidents=1).last_step
+    assert ([] if newest is None else [(newest.step, newest.incarnation)]) == ancestry(chosen)[-1:]
 
 
 def test_steps_of_an_incarnation_that_grew_from_an_older_ones_checkpoint(store, told, run):
@@ -94,6 +97,24 @@ def test_checkpoints_and_evaluations_on_the_path(store, told, run):
     assert [(row.incarnation, row.step) for row in store.checkpoints_on_path(run)] == [(1, 2), (1, 4)]
     assert [(row.incarnation, row.step) for row in store.evaluations_on_path(run)] == [(1, 0), (2, 4)]
     assert store.path(run) == {2: None, 1: 4}
+    seen = store.glance(store.get_run(run), incidents=1)
+    assert (seen.last_step.step, seen.last_checkpoint.step) == (4, 4)
+    assert seen.evaluations == store.evaluations_on_path(run)
+
+
+def test_one_look_is_one_transaction_of_six_statements_at_most(store, told, run):
+    store.record(told.record(told.restore(0), told.step(1), told.checkpoint(1), told.event("e")))
+    record = store.get_run(run)
+    asked = []
+
+    def note(*call):
+        asked.append(call[2])
+
+    event.listen(store._engine, "before_cursor_execute", note)
+    store.glance(record, incidents=5)
+    event.remove(store._engine, "before_cursor_execute", note)
+    assert len([statement for statement in asked if "SELECT" in statement]) <= 6
+    assert len([statement for statement in asked if "BEGIN" in statement]) <= 1
 
 
 def test_a_fork_has_no_path_of_its_own_before_it_began(store, told, run):

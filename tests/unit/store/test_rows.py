@@ -1,10 +1,12 @@
 """Rows hold what they were told, once; the same key never says two things."""
 
 import math
-import sqlite3
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
+from ratchet.spec import names
 from ratchet.spec.faults import Conflict
 from ratchet.spec.run_spec import RunSpec
 from ratchet.spec.state import RunPhase
@@ -38,6 +40,7 @@ def test_every_row_reads_back_what_was_told(store, told, run):
         "d0",
     )
     assert (incarnation.from_checkpoint, incarnation.model_digest) == (None, "base")
+    assert (incarnation.parent_run, incarnation.parent_incarnation) == (None, None)
     (step,) = store.steps(run)
     assert (step.started_at, step.finished_at, step.version_digest) == (100.0, 160.125, "1-1")
     assert (step.cursor_start, step.cursor_end, step.num_tokens, step.num_samples) == (0, 4, 96, 32)
@@ -47,6 +50,8 @@ def test_every_row_reads_back_what_was_told(store, told, run):
     assert step.metrics["entropy"] == 1.25
     assert (step.rollout_engine_s, step.train_engine_s, step.refit_engine_s) == (1.5, 2.5, 0.5)
     assert (step.rollout_submits, step.rollout_starts, step.train_submits) == (2, 1, 1)
+    assert (step.rollout_incarnation, step.rollout_step, step.rollout_digest) == (1, 0, "1-0")
+    assert step.dropped == []
     (checkpoint,) = store.checkpoints(run)
     assert (checkpoint.path, checkpoint.digest, checkpoint.num_bytes) == (
         "/artifacts/1-1",
@@ -113,30 +118,73 @@ def test_a_step_that_went_wrong_is_recorded(store, told, run):
     assert set(step.metrics) == {"learning_rate", "entropy"}
 
 
+def test_a_message_may_hold_any_character(store, told, run):
+    store.record(told.record(told.event("e", "a\0b 的 \N{SNOWMAN}")))
+    store.record(told.record(told.event("e", "a\0b 的 \N{SNOWMAN}")))
+    assert [event.message for event in store.events(run)] == ["a\N{REPLACEMENT CHARACTER}b 的 \N{SNOWMAN}"]
+
+
 def test_an_unknown_run_is_a_conflict(store, told):
     with pytest.raises(Conflict, match="register"):
         store.record(told.record(told.step(1), run="nobody"))
 
 
-def test_the_database_itself_refuses_what_must_not_be(store, told, run, url):
-    store.record(told.record(told.step(1), told.event("e")))
-    with sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None) as raw:
-        raw.execute("PRAGMA foreign_keys = ON")
-        for wrong, why in [
-            ("INSERT INTO steps SELECT * FROM steps", "UNIQUE"),
-            ("INSERT INTO incarnations (run, number, opened_at) VALUES ('nobody', 1, 0)", "FOREIGN KEY"),
-            ("UPDATE steps SET incarnation = 5", "FOREIGN KEY"),
-            ("UPDATE steps SET cursor_end = -1", "CHECK"),
-            ("UPDATE runs SET step = -1", "CHECK"),
-            (
-                "INSERT INTO events (run, incarnation, key, topic, message, data, at) "
-                "SELECT run, incarnation, key, topic, message, data, at FROM events",
-                "UNIQUE",
-            ),
-        ]:
-            with pytest.raises(sqlite3.IntegrityError, match=why):
-                raw.execute(wrong)
-    raw.close()
+FILLED = {
+    "steps": "INSERT INTO steps SELECT * FROM steps",
+    "events": "INSERT INTO events (run, incarnation, key, topic, message, data, at) "
+    "SELECT run, incarnation, key, topic, message, data, at FROM events",
+    "checkpoints": "INSERT INTO checkpoints SELECT * FROM checkpoints",
+    "evaluations": "INSERT INTO evaluations SELECT * FROM evaluations",
+}
+REFUSED = [
+    *((sql, "unique") for sql in FILLED.values()),
+    *((f"UPDATE {table} SET run = run", "append-only") for table in FILLED),
+    *((f"DELETE FROM {table}", "deleted only with the run") for table in FILLED),
+    ("DELETE FROM incarnations", "deleted only with the run"),
+    ("DELETE FROM runs", "not deleted"),
+    ("UPDATE incarnations SET number = 3 WHERE number = 1", "restores once"),
+    ("UPDATE incarnations SET restored_step = 3 WHERE number = 2", "restores once"),
+    ("UPDATE runs SET step = -1", "check"),
+    ("UPDATE runs SET incarnation = 1", "older incarnation"),
+    ("UPDATE runs SET seed = 8", "does not change"),
+    ("UPDATE runs SET phase = 'running'", "newer incarnation reopens"),
+    (
+        "INSERT INTO checkpoints SELECT run, incarnation, 9, version_digest, cursor, path, digest, '', "
+        "num_bytes, num_files, write_s, submits, starts, committed_at FROM checkpoints",
+        "manifest is committed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "why"), REFUSED)
+def test_the_database_itself_refuses_what_must_not_be(store, told, run, raw, wrong, why):
+    store.record(told.record(told.step(1), told.event("e"), told.checkpoint(1), told.evaluation(1)))
+    store.record(told.record(told.restore(1, 2, parent=1), told.state("failed"), incarnation=2))
+    with pytest.raises(IntegrityError, match=f"(?i){why}"), raw.begin() as connection:
+        connection.execute(text(wrong))
+
+
+def test_batches_versions_and_incidents_have_their_own_names(store, told, run, raw):
+    incident = told.event("i").model_copy(update={"topic": names.TOPIC_INCIDENT})
+    store.record(told.record(told.restore(0), told.step(1), incident, told.event("e")))
+    store.record(told.record(told.restore(1, 2, parent=1), incarnation=2))
+    with raw.connect() as connection:
+        batches = connection.execute(
+            text("SELECT step, cursor_end, from_step, from_digest FROM rollout_batches")
+        )
+        assert batches.all() == [(1, 4, 0, "1-0")]
+        versions = connection.execute(
+            text(
+                "SELECT incarnation, step, digest, made_by, parent_incarnation, parent_step "
+                "FROM weight_versions ORDER BY incarnation, step"
+            )
+        )
+        assert versions.all() == [
+            (1, 0, "d0", "restore", None, None),
+            (1, 1, "1-1", "train_step", 1, 0),
+            (2, 1, "d1", "restore", 1, 1),
+        ]
+        assert connection.execute(text("SELECT key FROM incidents")).all() == [("i",)]
 
 
 def test_runs_are_listed_newest_first_page_by_page(store, told):
@@ -154,6 +202,8 @@ def test_runs_are_listed_newest_first_page_by_page(store, told):
     phases = [RunPhase.FAILED, RunPhase.RUNNING]
     assert [run.id for run in store.list_runs(phases=phases)] == ["r2", "r4"]
     assert [run.id for run in store.list_runs(phases=phases, before="r2")] == ["r4"]
+    assert [run.id for run in store.list_runs(recipe="tiny-addition", before="r4")] == ["r1", "r3"]
+    assert store.list_runs(recipe="another") == []
     with pytest.raises(Conflict, match="r9"):
         store.list_runs(before="r9")
 

@@ -1,0 +1,1 @@
+"""What is told of runs elsewhere: numbers to metric sinks, incidents to webhooks, copied from the store."""

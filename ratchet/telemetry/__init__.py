@@ -1,0 +1,2 @@
+"""What processes say of themselves: log lines, traces, and where their metrics are. Light: no Temporal, no
+Ray."""
