@@ -130,11 +130,11 @@ def _disagreements(store: Store, mirror: Store, run: str, history: RunHistory) -
 
 
 def _rows(store: Store, run: str) -> dict[str, dict[str, dict[str, object]]]:
-    """All rows about a run, by table and key. Neither numbers of events nor versions of code are told by
+    """All rows about a run, by table and key. Neither numbers of events nor digests of code and data are told by
     histories."""
     record = store.get_run(run)
     return {
-        "runs": {run: record.model_dump(exclude={"code"})} if record else {},
+        "runs": {run: record.model_dump(exclude={"code", "inputs"})} if record else {},
         "incarnations": {str(row.number): row.model_dump() for row in store.incarnations(run)},
         "steps": {f"{row.incarnation}-{row.step}": row.model_dump() for row in store.steps(run)},
         "checkpoints": {f"{row.incarnation}-{row.step}": row.model_dump() for row in store.checkpoints(run)},
