@@ -130,8 +130,8 @@ def _disagreements(store: Store, mirror: Store, run: str, history: RunHistory) -
 
 
 def _rows(store: Store, run: str) -> dict[str, dict[str, dict[str, object]]]:
-    """All rows about a run, by table and key. Neither numbers of events nor digests of code and data are told by
-    histories."""
+    """All rows about a run, by table and key. Neither numbers of events nor digests of code and data are told
+    by histories."""
     record = store.get_run(run)
     return {
         "runs": {run: record.model_dump(exclude={"code", "inputs"})} if record else {},
