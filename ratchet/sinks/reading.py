@@ -13,23 +13,10 @@ from ratchet.spec.state import RunPhase
 from ratchet.store import NoticeRecord, RunRecord, Store
 from ratchet.store.models import Evaluation, Step
 from ratchet.store.outbox import Notice
+from ratchet.store.records import STEP_MEASUREMENTS
 
 PAGE = 500
 
-_STEP_COLUMNS = {
-    "reward_mean": "reward_mean",
-    "reward_std": "reward_std",
-    "accuracy": "accuracy",
-    "length_mean": "length_mean",
-    "truncated_fraction": "truncated_fraction",
-    "num_tokens": "num_tokens",
-    "replayed_groups": "replayed_groups",
-    "zero_advantage_groups": "zero_advantage_groups",
-    "rollout_s": "rollout_engine_s",
-    "train_s": "train_engine_s",
-    "refit_s": "refit_engine_s",
-}
-"""Names as the API has them, and their columns; the trainer's own metrics come beside them."""
 _EVALUATION_COLUMNS = ("accuracy", "reward_mean", "length_mean")
 
 
@@ -73,7 +60,7 @@ class Source:
 
 def _steps(session: Session, run: str, notices: Sequence[NoticeRecord]) -> Iterable[Point]:
     for row in session.scalars(select(Step).where(Step.run == run, _range(Step, notices, "step"))):
-        values = {name: getattr(row, column) for name, column in _STEP_COLUMNS.items()}
+        values = {name: getattr(row, column) for name, column in STEP_MEASUREMENTS.items()}
         values |= {"seconds": row.finished_at - row.started_at, "incarnation": row.incarnation}
         yield Point("step", row.incarnation, row.step, row.finished_at, _numbers(row.metrics | values))
 

@@ -178,3 +178,20 @@ class Glance(_Record):
     """By step."""
     events: list[EventRecord]
     """The newest few of one topic, oldest first."""
+
+
+STEP_MEASUREMENTS = {
+    "reward_mean": "reward_mean",
+    "reward_std": "reward_std",
+    "accuracy": "accuracy",
+    "length_mean": "length_mean",
+    "truncated_fraction": "truncated_fraction",
+    "num_tokens": "num_tokens",
+    "replayed_groups": "replayed_groups",
+    "zero_advantage_groups": "zero_advantage_groups",
+    "rollout_s": "rollout_engine_s",
+    "train_s": "train_engine_s",
+    "refit_s": "refit_engine_s",
+}
+"""What is measured of every step, as the API and metric sinks name it, and its columns. The trainer's own
+metrics come beside them."""
