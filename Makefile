@@ -94,6 +94,10 @@ bench: setup  ## what a step costs beside a plain loop, and what orchestration a
 	@$(BIN)/python -m benchmarks.step
 	@$(BIN)/python -m benchmarks.orchestration
 
+.PHONY: nightly
+nightly: setup  ## a short run over every backend of the data plane, held against thresholds of its metrics
+	@$(BIN)/python -m benchmarks.nightly $(ARGS)
+
 .PHONY: chaos
 chaos: setup  ## kill everything at every moment, and see that nothing is lost (half an hour)
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)

@@ -37,12 +37,17 @@ LONGEST_STEP = 2.0
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--steps", type=int, help=f"measured steps (default {STEPS}, quick {QUICK_STEPS})")
+    parser.add_argument(
+        "--data-plane", default="simple", help="data_plane.backend of the run (default simple)"
+    )
     options = parser.parse_args()
     steps: int = options.steps or (QUICK_STEPS if options.quick else STEPS)
     report = Report(options.json_only)
     with tempfile.TemporaryDirectory(prefix="ratchet-null-") as folder, embedded_stack(Path(folder)) as stack:
         report.progress(f"{steps} steps that do nothing …")
-        measured, parts, longest = measure(stack, null_spec(write_null_model(Path(folder) / "null"), steps))
+        spec = null_spec(write_null_model(Path(folder) / "null"), steps)
+        data_plane = spec.data_plane.model_copy(update={"backend": options.data_plane})
+        measured, parts, longest = measure(stack, spec.model_copy(update={"data_plane": data_plane}))
     overheads = step_overheads(measured)[WARM_UP:]
     p50, p95 = percentile(overheads, 0.5), percentile(overheads, 0.95)
     mean = sum(overheads) / len(overheads)

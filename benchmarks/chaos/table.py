@@ -32,12 +32,21 @@ class Victim(StrEnum):
     TRAINER = "trainer"
     GENERATOR = "generator"
     DATA_PLANE = "data-plane"
+    TQ_CONTROLLER = "tq-controller"
+    """TransferQueue's, of a session whose data plane it is."""
+    TQ_STORAGE = "tq-storage-0"
     STORE_LOCKED = "store-locked"
     """Another process holds the store's write lock."""
     STORE_READONLY = "store-readonly"
     """Nothing that the control worker writes reaches the store."""
     DISK_FULL = "disk-full"
     """Nothing that the trainer writes reaches the disk."""
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What the run's spec needs, so that there is such a victim."""
+        has_queue = self in (Victim.TQ_CONTROLLER, Victim.TQ_STORAGE)
+        return ("data_plane.backend=simple",) if has_queue else ()
 
     @property
     def is_process(self) -> bool:
@@ -136,7 +145,11 @@ class Table:
     negative_control: Row
 
     def settings_of(self, row: Row) -> list[str]:
-        more = [setting for strike in row.strikes for setting in self.moments[strike.moment].settings]
+        more = [
+            setting
+            for strike in row.strikes
+            for setting in (*self.moments[strike.moment].settings, *strike.victim.settings)
+        ]
         return [*self.settings, *dict.fromkeys(more)]
 
 
@@ -158,7 +171,7 @@ def parse_row(line: str, moments: Iterable[str]) -> Row:
     """`[kill|stop] VICTIM at MOMENT`, several with commas between them. Raises ValueError."""
     strikes: list[Strike] = []
     for text in line.split(","):
-        match = re.fullmatch(r"\s*(?:(kill|stop) )?([a-z-]+) at ([a-z0-9-]+)\s*", text)
+        match = re.fullmatch(r"\s*(?:(kill|stop) )?([a-z0-9-]+) at ([a-z0-9-]+)\s*", text)
         if match is None:
             raise ValueError(f"{text.strip()!r} is not `[kill|stop] VICTIM at MOMENT`")
         verb, victim, moment = match.groups()

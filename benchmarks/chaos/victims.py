@@ -38,7 +38,14 @@ def pid_of(home: Home, victim: Victim, run: str) -> int | None:
             part = _part(home, _session(run))
         case Victim.SESSION_HOST:
             return _host(home, run)
-        case Victim.CONDUCTOR | Victim.TRAINER | Victim.GENERATOR | Victim.DATA_PLANE:
+        case (
+            Victim.CONDUCTOR
+            | Victim.TRAINER
+            | Victim.GENERATOR
+            | Victim.DATA_PLANE
+            | Victim.TQ_CONTROLLER
+            | Victim.TQ_STORAGE
+        ):
             return _actor(home, victim, run)
         case _:
             part = _part(home, PARTS[victim])

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field
 
-from ratchet.environments.options import SECTION, nearest, parse_options, too_few_heldout, unknown_option
+from ratchet.environments.options import SECTION, parse_options, too_few_heldout, unknown_option
 from ratchet.environments.protocol import Problem, Score
 from ratchet.spec.faults import DataFault
+from ratchet.spec.imports import nearest
 from ratchet.spec.problems import InvalidSpec, SpecProblem, written
 
 MAX_DRAWS = 1_000

@@ -1,12 +1,12 @@
 """Options of environments: checked by a pydantic model, refused by name (law 10)."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from ratchet.spec.imports import nearest
 from ratchet.spec.problems import InvalidSpec, SpecProblem, written
 
 Options = TypeVar("Options", bound=BaseModel)
@@ -29,12 +29,6 @@ def unknown_option(key: str, known: Iterable[str]) -> SpecProblem:
     return SpecProblem(
         key=f"{SECTION}.{key}", found="no such option", allowed=", ".join(names), hint=nearest(key, names)
     )
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`did you mean a or b?`, or nothing when no known word is near."""
-    close = difflib.get_close_matches(word, list(known))
-    return f"did you mean {' or '.join(close)}?" if close else ""
 
 
 def too_few_heldout(asked: int, held: int, fix: str) -> InvalidSpec:

@@ -1,15 +1,12 @@
 """From `environment.name` to an environment."""
 
-import importlib
-from collections.abc import Callable
-from typing import Any
-
 from ratchet.environments.arithmetic import ArithmeticEnvironment
 from ratchet.environments.dataset import DatasetEnvironment
 from ratchet.environments.gym import GymEnvironment
-from ratchet.environments.options import SECTION, nearest
+from ratchet.environments.options import SECTION
 from ratchet.environments.protocol import Environment
 from ratchet.spec.faults import RatchetError
+from ratchet.spec.imports import load_class
 from ratchet.spec.problems import InvalidSpec, SpecProblem, written
 from ratchet.spec.run_spec import EnvironmentSpec
 
@@ -27,7 +24,12 @@ def create_environment(spec: EnvironmentSpec, seed: int) -> Environment:
         return DatasetEnvironment(spec.options, seed)
     if head == REASONING_GYM and tail:
         return GymEnvironment(tail, spec.options, seed)
-    factory = _load(spec.name, head, tail)
+    factory = load_class(
+        "environment.name",
+        spec.name,
+        allowed=f"{ARITHMETIC}, {DATASET}, {REASONING_GYM}:<task>, or module:Class of your own",
+        known=[ARITHMETIC, DATASET, REASONING_GYM],
+    )
     try:
         return factory(spec.options, seed)
     except RatchetError:
@@ -44,26 +46,6 @@ def check_environment(spec: EnvironmentSpec, seed: int, num_heldout: int) -> Non
     environment.train_problem(0)
     if num_heldout:
         environment.heldout_problem(num_heldout - 1)
-
-
-def _load(name: str, module: str, attribute: str) -> Callable[..., Any]:
-    """The class that `module:Class` names."""
-    if not (module and attribute):
-        allowed = f"{ARITHMETIC}, {DATASET}, {REASONING_GYM}:<task>, or module:Class of your own"
-        hint = nearest(module, [ARITHMETIC, DATASET, REASONING_GYM])
-        raise InvalidSpec(
-            [SpecProblem(key="environment.name", found=written(name), allowed=allowed, hint=hint)]
-        )
-    try:
-        loaded = importlib.import_module(module)
-    except Exception as error:
-        found = f"{written(name)}, but importing {module} fails with {type(error).__name__}: {error}"
-        raise _refusal("environment.name", found, "put it on the PYTHONPATH of the stack") from error
-    factory = getattr(loaded, attribute, None)
-    if not callable(factory):
-        found = f"{written(name)}, but {module} has no class {attribute}"
-        raise _refusal("environment.name", found, nearest(attribute, dir(loaded)))
-    return factory
 
 
 def _refusal(key: str, found: str, hint: str) -> InvalidSpec:

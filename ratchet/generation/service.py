@@ -6,14 +6,13 @@ from pathlib import Path
 
 import torch
 
-from ratchet.data_plane.protocol import DataPlane
 from ratchet.environments.registry import create_environment
 from ratchet.generation.registry import create_generator
 from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
 from ratchet.refit.ipc import ShmReceiver
 from ratchet.refit.manifest import RefitManifest
-from ratchet.rollouts.partition import TRAIN_PARTITION
+from ratchet.rollouts.partition import TrainPartition
 from ratchet.rollouts.worker import RolloutResult, RolloutWorker
 from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.losses import WeightsMissing
@@ -30,7 +29,7 @@ class GeneratorService:
     """Engine calls come one at a time; `cancel` and `receipts` may run beside them."""
 
     def __init__(
-        self, spec: RunSpec, run: str, home: Home, data_plane: DataPlane, name: str, threads: int
+        self, spec: RunSpec, run: str, home: Home, partition: TrainPartition, name: str, threads: int
     ) -> None:
         torch.set_num_threads(threads)
         self._run = run
@@ -47,8 +46,7 @@ class GeneratorService:
             create_environment(spec.environment, spec.seed),
             JournalWriter(journal, name),
             JournalIndex(journal),
-            data_plane,
-            TRAIN_PARTITION,
+            partition,
         )
 
     def receipts(self) -> list[tuple[str, str, dict[str, object]]]:

@@ -12,14 +12,13 @@ from ratchet.artifacts.manifest import checkpoint_key, read_manifest
 from ratchet.artifacts.store import LocalArtifactStore
 from ratchet.checkpoints.loader import load_checkpoint
 from ratchet.checkpoints.writer import write_checkpoint
-from ratchet.data_plane.protocol import DataPlane
 from ratchet.journal.crossing import crossed
 from ratchet.models.prepare import prepare_model
 from ratchet.policy.registry import create_trainer
 from ratchet.refit.ipc import ShmSender
 from ratchet.refit.manifest import RefitManifest
 from ratchet.refit.segments import segment_prefix, sweep
-from ratchet.rollouts.partition import TRAIN_PARTITION, TRAIN_TASK
+from ratchet.rollouts.partition import TrainPartition
 from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.receipt_book import ReceiptBook
 from ratchet.spec.faults import ActorLost, CheckpointDamaged
@@ -39,17 +38,16 @@ class TrainerService:
     """Engine calls come one at a time; `commit_checkpoint` and `receipts` may run beside them."""
 
     def __init__(
-        self, spec: RunSpec, run: str, home: Home, data_plane: DataPlane, consumer: str, threads: int
+        self, spec: RunSpec, run: str, home: Home, partition: TrainPartition, name: str, threads: int
     ) -> None:
         torch.set_num_threads(threads)
         self._spec = spec
         self._run = run
         self._home = home
         self._artifacts = LocalArtifactStore(home.artifacts)
-        self._data_plane = data_plane
-        self._consumer = consumer
+        self._partition = partition
         self._trainer = create_trainer(spec)
-        prefix = segment_prefix(home, consumer)
+        prefix = segment_prefix(home, name)
         sweep(prefix)  # what a killed predecessor of this name left
         self._sender = ShmSender(prefix)
         self._book = ReceiptBook()
@@ -110,8 +108,7 @@ class TrainerService:
         def effect() -> TrainReceipt:
             self._require(args.version)
             failpoint("train_step.begin")
-            keys = _trained(args)
-            groups = self._data_plane.lease(TRAIN_PARTITION, TRAIN_TASK, self._consumer, keys)
+            groups = self._partition.fetch(_trained(args))
             failpoint("train_step.leased")
             started = time.monotonic()
             if args.hyperparameters != self._hyperparameters:
@@ -147,8 +144,7 @@ class TrainerService:
         receipt = self._book.once(args, effect)
         failpoint("train_step.trained")
         # After the receipt is kept: a caller who comes again acknowledges again, and trains nothing.
-        keys = _trained(args)
-        self._data_plane.ack(TRAIN_PARTITION, TRAIN_TASK, self._consumer, keys)
+        self._partition.ack(_trained(args))
         return receipt
 
     def stage_refit(self, args: RefitArgs, wire_dtypes: dict[str, str]) -> RefitManifest:

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from ratchet.data_plane.protocol import DataPlane
 from ratchet.environments.protocol import Environment, Problem, Score
 from ratchet.generation.protocol import Completion, Generator, SamplingParams
 from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
 from ratchet.rollouts.group import PromptGroup, Sample, Tokens
+from ratchet.rollouts.partition import TrainPartition
 from ratchet.rollouts.seeds import sample_seed
 from ratchet.spec.faults import Cancelled, DataFault
 from ratchet.spec.ids import WeightVersion
@@ -86,15 +86,13 @@ class RolloutWorker:
         environment: Environment,
         journal: JournalWriter,
         index: JournalIndex,
-        data_plane: DataPlane,
-        partition: str,
+        partition: TrainPartition,
     ) -> None:
         self._spec = spec
         self._generator = generator
         self._environment = environment
         self._journal = journal
         self._index = index
-        self._data_plane = data_plane
         self._partition = partition
         self._samples_generated = 0
         self._engine_s = 0.0
@@ -126,8 +124,7 @@ class RolloutWorker:
         summaries: dict[int, GroupSummary] = {}
 
         def hand_over(groups: Sequence[PromptGroup], *, replayed: bool) -> None:
-            if groups:  # an empty put would be a call to another process all the same
-                self._data_plane.put(self._partition, groups)
+            self._partition.put(groups)
             for group in groups:
                 summaries[group.key] = _summary(group, replayed)
                 on_group(group.key)
@@ -159,8 +156,7 @@ class RolloutWorker:
         """Put the groups of `keys` that are journaled into the data plane: those that are not, sorted."""
         self._index.refresh()
         journaled = self._index.groups(keys)
-        if journaled:
-            self._data_plane.put(self._partition, [journaled[key] for key in sorted(journaled)])
+        self._partition.put([journaled[key] for key in sorted(journaled)])
         return sorted(set(keys) - journaled.keys() - self._index.tombstones().keys())
 
     def evaluate(self, num_problems: int, should_stop: Callable[[], bool] = lambda: False) -> EvaluateResult:

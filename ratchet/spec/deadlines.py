@@ -139,6 +139,18 @@ WEBHOOK = 3600.0
 # --- engines
 RAY_CALL = 30.0
 """A call that only asks an actor something (position, receipts, ping)."""
+DATA_PLANE_CALL = 5.0
+"""One request to a part of a data plane, beyond what its bytes take: metadata, a ping, an empty read."""
+DATA_PLANE_BYTES_PER_S = 50e6
+"""The slowest that bytes may move before a data plane counts as silent."""
+DATA_PLANE_START = 60.0
+"""For a data plane's own processes to come up (imports)."""
+DATA_PLANE_ROOM = 600.0
+"""For a full data plane to have room again; then the producer's operation fails, and says who holds it."""
+DATA_PLANE_LEASE = 3700.0
+"""A lease ends after this: a consumer that was to be done by OPERATION[TRAIN_STEP] is gone."""
+DATA_PLANE_WRITE = 600.0
+"""From room being given to a put until it is committed; then the room is given to others."""
 OVER_GRACE = 30.0
 """For an operation of an incarnation that is over to end by itself; then its engine is ended."""
 ENGINE_PING_EVERY = 2.0

@@ -159,6 +159,20 @@ class CheckpointSpec(_Section):
     """Keep also the checkpoint with the best held-out value of this metric, among those evaluated."""
 
 
+class DataPlaneSpec(_Section):
+    """How finished prompt groups get from the generators to the trainer."""
+
+    backend: Literal["simple", "memory", "mooncake_cpu", "ray"] = "simple"
+    """`simple`: TransferQueue, in processes of its own; bytes go straight there and from there. `memory`: one
+    process keeps it all; for small runs and tests. `mooncake_cpu`, `ray`: TransferQueue over Mooncake's
+    store or Ray Direct Transport, which are extras."""
+    capacity_gib: Annotated[float, Field(ge=0.0)] = 8.0
+    """Room for groups that are not trained yet; 0 is unbounded. Who puts more waits until some are
+    trained."""
+    storage_units: Positive = 1
+    """Processes that keep the bytes (`simple`), spread over the nodes."""
+
+
 class RefitSpec(_Section):
     """How weights get from the trainer to the generators."""
 
@@ -196,6 +210,7 @@ class RunSpec(_Section):
     environment: EnvironmentSpec
     evaluation: EvaluationSpec = EvaluationSpec()
     checkpointing: CheckpointSpec = CheckpointSpec()
+    data_plane: DataPlaneSpec = DataPlaneSpec()
     refit: RefitSpec = RefitSpec()
     runtime: RuntimeSpec = RuntimeSpec()
     metrics: MetricsSpec = MetricsSpec()

@@ -21,7 +21,14 @@ import pytest_asyncio
 from ratchet.spec.control import SessionRequest
 from ratchet.spec.home import HOME_VARIABLE, Home
 from ratchet.spec.ids import CLUSTER_QUEUE, RAY_NAMESPACE
-from ratchet.spec.run_spec import EnvironmentSpec, GenerationSpec, GrpoSpec, PolicySpec, RunSpec
+from ratchet.spec.run_spec import (
+    DataPlaneSpec,
+    EnvironmentSpec,
+    GenerationSpec,
+    GrpoSpec,
+    PolicySpec,
+    RunSpec,
+)
 from workers.supervisor.environment import STACK_VARIABLE, stack_environment
 from workers.supervisor.ports import RAY_PORTS, are_free
 from workers.supervisor.processes import arguments, of_head, running, signal_to
@@ -43,6 +50,7 @@ SESSION = SessionRequest(
         generation=GenerationSpec(max_new_tokens=4),
         grpo=GrpoSpec(num_prompts_per_step=2, num_generations_per_prompt=8, max_num_steps=1),
         environment=EnvironmentSpec(name="arithmetic"),
+        data_plane=DataPlaneSpec(backend="memory"),
     ),
 )
 

@@ -1,10 +1,18 @@
 """A store with runs in it, for what reads them: the API and its client."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ratchet.data_plane.backends import CAPABILITIES
+from ratchet.data_plane.blocking import BlockingDataPlane, CallersLoop
+from ratchet.data_plane.calls import Desk, OwnersMemory
+from ratchet.data_plane.ledger import Ledger
+from ratchet.data_plane.memory import MemoryStorage
+from ratchet.data_plane.owner import Owner
+from ratchet.data_plane.plane import StoragePlane
+from ratchet.rollouts.partition import PARTITION, TASK
 from ratchet.spec import names
 from ratchet.spec.control import (
     CheckpointEntry,
@@ -38,6 +46,25 @@ SPEC = RunSpec(
     grpo=GrpoSpec(num_prompts_per_step=4, num_generations_per_prompt=8, max_num_steps=4),
     environment=EnvironmentSpec(name="arithmetic"),
 )
+
+
+@pytest.fixture
+def make_plane() -> Iterator[Callable[[], BlockingDataPlane]]:
+    """A data plane in this process, with the partition that training reads."""
+    loops: list[CallersLoop] = []
+
+    def make() -> BlockingDataPlane:
+        ledger = Ledger(write_within=60.0)
+        ledger.register_partition(PARTITION, [TASK], capacity=0)
+        owner = Owner(ledger, MemoryStorage())
+        loops.append(CallersLoop())
+        plane = StoragePlane(Desk(owner.call), OwnersMemory(owner.call), CAPABILITIES["memory"], "test")
+        return BlockingDataPlane(plane, loops[-1])
+
+    yield make
+    for loop in loops:
+        loop.close()
+
 
 BEGAN = 1_700_000_000.0
 STEP_S = 2.0

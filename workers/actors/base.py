@@ -65,6 +65,11 @@ def existing(config: SessionConfig, role: str) -> Any:
 def note_actor(config: SessionConfig, role: str, actor_id: str, pid: int) -> None:
     """Leave word of which process plays a part, now that it has come up: `status`, and whoever looks into a
     fault, reads it."""
+    note_part(config, role, pid, actor_id)
+
+
+def note_part(config: SessionConfig, role: str, pid: int, actor_id: str = "") -> None:
+    """The same of a process that an actor has made."""
     note = _note(config, role)
     note.parent.mkdir(parents=True, exist_ok=True)
     draft = note.with_name(f".{role}.{os.getpid()}")

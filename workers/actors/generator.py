@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import ray
 
 from ratchet.refit.manifest import RefitManifest
+from ratchet.rollouts.partition import TrainPartition
 from ratchet.rollouts.worker import RolloutResult
 from ratchet.spec import deadlines
 from ratchet.spec.ids import OpId, OpKind
 from ratchet.spec.operations import EvaluateArgs, RefitArgs, RolloutArgs
 from ratchet.spec.receipts import AnyReceipt
 from workers.actors.base import SessionConfig, pong
-from workers.actors.data_plane import ActorDataPlane
+from workers.actors.data_plane import SessionDataPlane
 from workers.actors.engine import CONTROL, RemoteEngine
 from workers.actors.lines import Endpoint, LineServer
 
@@ -34,9 +35,9 @@ class GeneratorActor:
             config, home = self._config, self._config.enter(ROLE)
             from ratchet.generation.service import GeneratorService
 
-            service = GeneratorService(
-                config.spec, config.run, home, ActorDataPlane(config), config.name(ROLE), config.threads
-            )
+            name = config.name(ROLE)
+            partition = TrainPartition(SessionDataPlane(config, ROLE), name)
+            service = GeneratorService(config.spec, config.run, home, partition, name, config.threads)
             engine = {
                 "open": service.open,
                 "refit": service.refit,

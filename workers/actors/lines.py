@@ -13,7 +13,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,7 +46,14 @@ class LineServer:
     """Answers an actor's calls. Methods come in lanes; those of one lane run one at a time, in one thread
     that is always the same (engines keep state in threads: OpenMP pools, CUDA contexts)."""
 
-    def __init__(self, host: str, lanes: Mapping[str, Mapping[str, Callable[..., Any]]]) -> None:
+    def __init__(
+        self,
+        host: str,
+        lanes: Mapping[str, Mapping[str, Callable[..., Any]]],
+        at_once: Collection[str] = (),
+    ) -> None:
+        """`at_once`: lanes whose methods may run at any time, in any thread."""
+        self._at_once = at_once
         self._lanes = {
             name: (ThreadPoolExecutor(1, thread_name_prefix=name), dict(methods))
             for name, methods in lanes.items()
@@ -82,6 +89,8 @@ class LineServer:
         executor, methods = self._lanes[lane]
         work = functools.partial(methods[method], *arguments)
         try:
+            if lane in self._at_once:
+                return _told(work, method, arguments, trace), None
             return executor.submit(_told, work, method, arguments, trace).result(), None
         except RatchetError as error:
             return None, error
@@ -146,10 +155,10 @@ class Line:
             raise self._lost(self._cut)
         try:
             if self._connection is None:
-                self._connection = _connect(self._endpoint, min(deadline, deadlines.ENGINE_SILENT))
+                self._connection = connect(self._endpoint, min(deadline, deadlines.ENGINE_SILENT))
             self._connection.send((self._lane, method, arguments, *((trace,) if trace else ())))
         except (AuthenticationError, EOFError, OSError) as error:
-            raise self._lost(_reason(error)) from error
+            raise self._lost(reason(error)) from error
 
     def _receive(self, method: str, deadline: float) -> Any:
         try:
@@ -160,7 +169,7 @@ class Line:
                 )
             result, fault = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise self._lost(_reason(error)) from error
+            raise self._lost(reason(error)) from error
         if fault is not None:
             fault.role = fault.role or self._role
             raise fault
@@ -189,7 +198,8 @@ def _told(
         return work()
 
 
-def _connect(endpoint: Endpoint, within: float) -> Any:
+def connect(endpoint: Endpoint, within: float) -> Any:
+    """A multiprocessing connection to an actor, greeted. Raises AuthenticationError, EOFError, OSError."""
     end = socket.create_connection((endpoint.host, endpoint.port), timeout=within)
     return _greeted(end, endpoint.key, within, answer_challenge, deliver_challenge)
 
@@ -231,5 +241,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a connection ended, for people."""
     return "its connection ended" if isinstance(error, EOFError) else str(error) or type(error).__name__

@@ -3,12 +3,13 @@
 import ray
 
 from ratchet.refit.manifest import RefitManifest
+from ratchet.rollouts.partition import TrainPartition
 from ratchet.spec import deadlines
 from ratchet.spec.ids import OpKind
 from ratchet.spec.operations import AnyArgs, CommitArgs, RefitArgs, RestoreArgs, SnapshotArgs, TrainArgs
 from ratchet.spec.receipts import AnyReceipt
 from workers.actors.base import SessionConfig, pong
-from workers.actors.data_plane import ActorDataPlane
+from workers.actors.data_plane import SessionDataPlane
 from workers.actors.engine import CONTROL, RemoteEngine
 from workers.actors.lines import Endpoint, LineServer
 
@@ -32,9 +33,9 @@ class TrainerActor:
             config, home = self._config, self._config.enter(ROLE)
             from ratchet.policy.service import TrainerService
 
-            service = TrainerService(
-                config.spec, config.run, home, ActorDataPlane(config), config.name(ROLE), config.threads
-            )
+            name = config.name(ROLE)
+            partition = TrainPartition(SessionDataPlane(config, ROLE), name)
+            service = TrainerService(config.spec, config.run, home, partition, name, config.threads)
             engine = {
                 "prepare_model": service.prepare_model,
                 "restore": service.restore,

@@ -223,7 +223,8 @@ class Sessions:
         await self._reap(run, "--session", session)
         shutil.rmtree(self._home.session_folder(run, session), ignore_errors=True)
         (self._home.root / "alive" / f"session-{run}-{session}").unlink(missing_ok=True)
-        targets.withdraw(self._home, f"session-{run}-{session}")
+        for process in ("session", "data-plane"):
+            targets.withdraw(self._home, f"{process}-{run}-{session}")
         self._changed()
 
     async def _reap(self, run: str, which: str, session: int) -> None:

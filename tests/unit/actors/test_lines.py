@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ratchet.data_plane.protocol import NotReady
+from ratchet.data_plane.errors import NotReady
 from ratchet.spec import deadlines
 from ratchet.spec.faults import ActorLost, InfraFault, RatchetError, Unavailable
 from workers.actors.lines import Endpoint, Line, LineServer

@@ -1,13 +1,15 @@
 """The trainer's side of a session, over a real trainer: what happens once happens once."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ratchet.data_plane.memory import MemoryDataPlane
+from ratchet.data_plane.blocking import BlockingDataPlane
 from ratchet.policy.service import TrainerService
-from ratchet.rollouts.partition import TRAIN_PARTITION, register
+from ratchet.rollouts.columns import to_columns
+from ratchet.rollouts.partition import PARTITION, TrainPartition
 from ratchet.spec.faults import ActorLost
 from ratchet.spec.home import Home
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
@@ -19,15 +21,15 @@ def op(kind: OpKind, step: int) -> OpId:
 
 
 @pytest.fixture
-def plane() -> MemoryDataPlane:
-    plane = MemoryDataPlane()
-    register(plane)
-    return plane
+def plane(make_plane: Callable[[], BlockingDataPlane]) -> BlockingDataPlane:
+    return make_plane()
 
 
 @pytest.fixture
-def service(make_spec, plane: MemoryDataPlane, tmp_path: Path) -> TrainerService:
-    return TrainerService(make_spec(), "r", Home(tmp_path), plane, "trainer-0", 1)
+def service(make_spec, plane: BlockingDataPlane, tmp_path: Path) -> TrainerService:
+    return TrainerService(
+        make_spec(), "r", Home(tmp_path), TrainPartition(plane, "trainer-0"), "trainer-0", 1
+    )
 
 
 @pytest.fixture
@@ -36,15 +38,14 @@ def base(service: TrainerService, model_folder: Path) -> WeightVersion:
 
 
 @pytest.fixture
-def step(plane: MemoryDataPlane, make_groups):
+def step(plane: BlockingDataPlane, make_groups):
     """Arguments of a train step from `version`, with three groups that it had sampled in the data plane."""
 
     def step_(number: int, version: WeightVersion) -> TrainArgs:
         first = 3 * (number - 1)
         groups = make_groups()[first : first + 3]
-        plane.put(
-            TRAIN_PARTITION, [replace(each, version_start=version, version_end=version) for each in groups]
-        )
+        sampled = [replace(each, version_start=version, version_end=version) for each in groups]
+        plane.put(PARTITION, [to_columns(group) for group in sampled])
         return TrainArgs(
             op=op(OpKind.TRAIN_STEP, number), cursor_start=first, cursor_end=first + 3, version=version
         )

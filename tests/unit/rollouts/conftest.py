@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ratchet.data_plane.memory import MemoryDataPlane
+from ratchet.data_plane.blocking import BlockingDataPlane
 from ratchet.environments.protocol import Environment
 from ratchet.environments.registry import create_environment
 from ratchet.generation.protocol import Completion, SamplingParams
 from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
-from ratchet.rollouts.group import Tokens
-from ratchet.rollouts.partition import TRAIN_PARTITION, register
+from ratchet.rollouts.columns import from_columns
+from ratchet.rollouts.group import PromptGroup, Tokens
+from ratchet.rollouts.partition import PARTITION, TrainPartition
 from ratchet.rollouts.worker import RolloutWorker
 from ratchet.spec.faults import Cancelled
 from ratchet.spec.run_spec import RunSpec
@@ -70,12 +71,16 @@ class Bench:
     worker: RolloutWorker
     generator: Calculator
     environment: Environment
-    plane: MemoryDataPlane
+    plane: BlockingDataPlane
     index: JournalIndex
 
     @property
     def handed_over(self) -> list[int]:
-        return self.plane.list_groups(TRAIN_PARTITION)
+        return self.plane.list_groups(PARTITION)
+
+    def groups(self, keys: Sequence[int]) -> list[PromptGroup]:
+        """As they are in the data plane."""
+        return [from_columns(group) for group in self.plane.get(PARTITION, keys)]
 
     @property
     def journaled(self) -> list[int]:
@@ -99,7 +104,9 @@ def spec() -> RunSpec:
 
 
 @pytest.fixture
-def start(tmp_path: Path, spec: RunSpec) -> Iterator[Callable[..., Bench]]:
+def start(
+    tmp_path: Path, spec: RunSpec, make_plane: Callable[[], BlockingDataPlane]
+) -> Iterator[Callable[..., Bench]]:
     """Start a worker, as after a crash: all is new but the journal's folder."""
     writers: list[JournalWriter] = []
 
@@ -107,11 +114,10 @@ def start(tmp_path: Path, spec: RunSpec) -> Iterator[Callable[..., Bench]]:
         spec: RunSpec = spec, environment: Environment | None = None, folder: str = "journal"
     ) -> Bench:
         environment = environment or create_environment(spec.environment, spec.seed)
-        generator, plane = Calculator(), MemoryDataPlane()
-        register(plane)
+        generator, plane = Calculator(), make_plane()
         writers.append(JournalWriter(tmp_path / folder, "generator-0"))
         index = JournalIndex(tmp_path / folder)
-        worker = RolloutWorker(spec, generator, environment, writers[-1], index, plane, TRAIN_PARTITION)
+        worker = RolloutWorker(spec, generator, environment, writers[-1], index, TrainPartition(plane, "t"))
         return Bench(worker, generator, environment, plane, JournalIndex(tmp_path / folder))
 
     yield start_

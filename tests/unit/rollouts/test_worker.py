@@ -9,7 +9,6 @@ import pytest
 from ratchet.environments.protocol import Environment, Problem, Score
 from ratchet.generation.protocol import SamplingParams
 from ratchet.rollouts.group import PromptGroup
-from ratchet.rollouts.partition import TRAIN_PARTITION
 from ratchet.rollouts.seeds import sample_seed
 from ratchet.rollouts.worker import RolloutResult
 from ratchet.spec.faults import Cancelled, Conflict, DataFault, SpecError
@@ -40,7 +39,7 @@ def plain(group: PromptGroup) -> dict[str, object]:
 
 
 def groups_of(bench, keys) -> list[dict[str, object]]:
-    return [plain(group) for group in bench.plane.get(TRAIN_PARTITION, keys)]
+    return [plain(group) for group in bench.groups(keys)]
 
 
 def co_batched(spec: RunSpec) -> RunSpec:
@@ -51,7 +50,7 @@ def co_batched(spec: RunSpec) -> RunSpec:
 def test_a_group_is_what_was_sampled_and_scored(start, spec: RunSpec) -> None:
     bench = start()
     roll(bench, [5])
-    (group,) = bench.plane.get(TRAIN_PARTITION, [5])
+    (group,) = bench.groups([5])
     problem = bench.environment.train_problem(5)
     assert (group.key, group.incarnation, group.problem_id) == (5, 1, problem.id)
     assert (group.version_start, group.version_end) == (VERSION, VERSION)
@@ -71,7 +70,7 @@ def test_summaries_add_up(start) -> None:
     bench = start()
     result = roll(bench, [2, 0, 1])
     assert [summary.key for summary in result.groups] == [2, 0, 1]
-    for summary, group in zip(result.groups, bench.plane.get(TRAIN_PARTITION, [2, 0, 1]), strict=True):
+    for summary, group in zip(result.groups, bench.groups([2, 0, 1]), strict=True):
         assert not summary.replayed
         assert summary.rewards == tuple(sample.reward for sample in group.samples)
         assert summary.correct == sum(summary.rewards)
@@ -113,7 +112,7 @@ def test_after_a_crash_finished_groups_are_replayed(start, spec: RunSpec, determ
     assert second.worker.samples_generated == sum(second.generator.batches) == 8
     assert groups_of(second, range(4)) == groups_of(first, range(4))
     assert heard == [0, 1, 2, 3, 4, 5]
-    assert [group.incarnation for group in second.plane.get(TRAIN_PARTITION, range(6))] == [1] * 4 + [2] * 2
+    assert [group.incarnation for group in second.groups(range(6))] == [1] * 4 + [2] * 2
     replayed, generated = result.groups[0], roll(start(spec, folder="other"), [0]).groups[0]
     assert dataclasses.replace(replayed, replayed=False) == generated
 
@@ -197,7 +196,7 @@ def test_a_score_without_components_is_one_component(start) -> None:
     outcome = Score(reward=0.5, correct=False)
     bench = start(environment=Unscorable(start().environment, 0, outcome))
     roll(bench, [0])
-    (group,) = bench.plane.get(TRAIN_PARTITION, [0])
+    (group,) = bench.groups([0])
     assert group.samples[0].rewards == {"reward": 0.5}
 
 
