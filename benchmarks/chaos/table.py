@@ -33,7 +33,6 @@ class Victim(StrEnum):
     GENERATOR = "generator"
     DATA_PLANE = "data-plane"
     TQ_CONTROLLER = "tq-controller"
-    """TransferQueue's, of a session whose data plane it is."""
     TQ_STORAGE = "tq-storage-0"
     STORE_LOCKED = "store-locked"
     """Another process holds the store's write lock."""
@@ -41,12 +40,6 @@ class Victim(StrEnum):
     """Nothing that the control worker writes reaches the store."""
     DISK_FULL = "disk-full"
     """Nothing that the trainer writes reaches the disk."""
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """What the run's spec needs, so that there is such a victim."""
-        has_queue = self in (Victim.TQ_CONTROLLER, Victim.TQ_STORAGE)
-        return ("data_plane.backend=simple",) if has_queue else ()
 
     @property
     def is_process(self) -> bool:
@@ -145,11 +138,7 @@ class Table:
     negative_control: Row
 
     def settings_of(self, row: Row) -> list[str]:
-        more = [
-            setting
-            for strike in row.strikes
-            for setting in (*self.moments[strike.moment].settings, *strike.victim.settings)
-        ]
+        more = [setting for strike in row.strikes for setting in self.moments[strike.moment].settings]
         return [*self.settings, *dict.fromkeys(more)]
 
 
