@@ -52,7 +52,8 @@ class RunHistory:
     operations: list[Done] = field(default_factory=list)
     """In the order in which they were done."""
     told: list[Told] = field(default_factory=list)
-    """What the store was told."""
+    """What the store was told, in the order in which it was asked to write it: a worker that writes, and dies
+    before it says so, is heard of only when another has written the same again."""
     closed_at: float | None = None
     """When the session had been closed."""
     actions: list[str] = field(default_factory=list)
@@ -73,6 +74,7 @@ async def read_history(home: Home, run: str) -> RunHistory:
 
 async def _add(client: Client, events: Iterable[HistoryEvent], history: RunHistory) -> None:
     scheduled: dict[int, HistoryEvent] = {}
+    told: dict[int, Told] = {}
     for event in events:
         if event.event_type in _ACTIONS:
             history.actions.append(f"{_ACTIONS[event.event_type]} (event {event.event_id})")
@@ -89,9 +91,10 @@ async def _add(client: Client, events: Iterable[HistoryEvent], history: RunHisto
                 history.operations.append(done)
             elif name in _WRITES:
                 request = await _decoded(client, details.input, _WRITES[name])
-                history.told.append(Told(request, seconds(order)))
+                told[order.event_id] = Told(request, seconds(order))
             elif name == names.CLOSE_SESSION:
                 history.closed_at = seconds(event)
+    history.told += [told[event_id] for event_id in sorted(told)]
 
 
 async def _decoded(client: Client, payloads: Payloads, model: Any = None) -> Any:
