@@ -24,8 +24,8 @@ from ratchet.spec.views import StepView
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "tiny-addition.yaml"
 SHORT = ("evaluation.num_problems=0", "checkpointing.every=0", "checkpointing.hf_export=never")
-STEPS, QUICK_STEPS = 30, 24
-"""Rewards begin at about 0.5 and are 0.6 after 30."""
+STEPS, QUICK_STEPS = 60, 40
+"""Rewards begin at about 0.5 and are 0.6 after 40."""
 WITHIN = 600.0
 """Seconds for a run; it takes about one a step."""
 LAST = 5
