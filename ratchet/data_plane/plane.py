@@ -76,11 +76,7 @@ class StoragePlane:
         await self._desk.expect(
             partition, self._name, [(key, slots[key], group.num_bytes) for key, group in encoded.items()]
         )
-        try:
-            locators = await self._write(list(slots.values()), [group.stored() for group in encoded.values()])
-        except BaseException:
-            await self._desk.abandon(partition, list(slots.values()))
-            raise
+        locators = await self._write_or_abandon(partition, list(slots.values()), list(encoded.values()))
         written = {
             key: Written(slots[key], group.headers(), locator, group.tags)
             for (key, group), locator in zip(encoded.items(), locators, strict=True)
@@ -106,11 +102,7 @@ class StoragePlane:
         grants = (await self._admission(partition, wants)).grants if wants else ()
         granted = [encoded[grant.key].only(grant.columns) for grant in grants]
         slots = [grant.slot for grant in grants]
-        try:
-            locators = await self._write(slots, [group.stored() for group in granted])
-        except BaseException:
-            await self._desk.abandon(partition, slots)
-            raise
+        locators = await self._write_or_abandon(partition, slots, granted)
         written = [
             Written(slot, group.headers(), locator, group.tags)
             for slot, group, locator in zip(slots, granted, locators, strict=True)
@@ -127,6 +119,15 @@ class StoragePlane:
             if waited > deadlines.DATA_PLANE_ROOM:
                 raise Full(f"no room after {waited:.0f} s: {admission.blocked}", role=ROLE)
             await asyncio.sleep(LOOK_FOR_ROOM_EVERY)
+
+    async def _write_or_abandon(
+        self, partition: str, slots: Sequence[str], groups: Sequence["_Encoded"]
+    ) -> list[Any]:
+        try:
+            return await self._write(slots, [group.stored() for group in groups])
+        except BaseException:  # cancelled, too: the room is somebody else's now
+            await self._desk.abandon(partition, slots)
+            raise
 
     async def _write(self, slots: Sequence[str], cells: Sequence[dict[str, Cell]]) -> list[Any]:
         """Locators. A slot whose cells are all empty is not written."""
