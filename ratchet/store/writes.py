@@ -139,6 +139,8 @@ def _first_row(
 def _open_incarnation(session: Session, run: Run, number: int, at: float) -> Incarnation:
     known = session.get(Incarnation, (run.id, number))
     if known is not None:
+        # Of two records the one asked for first may arrive last, when its writer was killed with it in hand.
+        known.opened_at = min(known.opened_at, at)
         return known
     if number < run.incarnation:  # it died before anything of it was recorded, and moves nothing
         return _add_incarnation(session, run.id, number, at)

@@ -143,30 +143,30 @@ class Stack:
     def store(self) -> Store:
         return Store(self.home.store_url)
 
-    def pid(self, victim: str, run: str) -> int:
-        """The process that plays a part right now."""
+    def pid(self, victim: str, run: str) -> int | None:
+        """The process that plays a part right now; None between two lives, and once the session is over."""
         parts = {part.name: part for part in SupervisorState.load(self.home).parts}
         if victim in parts:
-            pid = parts[victim].pid
-            assert pid is not None
-            return pid
+            return parts[victim].pid
         session = self.home.session_folder(run, 1)
-        if (actor := session / "actors" / f"{victim}.json").exists():
-            return json.loads(actor.read_text())["pid"]
-        ready = session / "ready.json"
-        worker = json.loads(ready.read_text())["pid"]
-        if victim == "session-worker":
-            return worker
-        hosts = [
-            child.pid
-            for child in psutil.Process(worker).children()
-            if "workers.session_host" in " ".join(child.cmdline())
-        ]
-        assert len(hosts) == 1
-        return hosts[0]
+        try:
+            if (actor := session / "actors" / f"{victim}.json").exists():
+                return json.loads(actor.read_text())["pid"]
+            worker = json.loads((session / "ready.json").read_text())["pid"]
+            if victim == "session-worker":
+                return worker
+            children = psutil.Process(worker).children()
+            hosts = [child.pid for child in children if "workers.session_host" in " ".join(child.cmdline())]
+        except (FileNotFoundError, psutil.NoSuchProcess, psutil.ZombieProcess):
+            return None
+        return hosts[0] if hosts and victim == "session-host" else None
+
+    def replaced(self, victim: str, run: str, killed: int) -> bool:
+        return self.pid(victim, run) not in (None, killed)
 
     def kill(self, victim: str, run: str) -> int:
         pid = self.pid(victim, run)
+        assert pid is not None, f"run {run} has no {victim}"
         os.kill(pid, signal.SIGKILL)
         return pid
 

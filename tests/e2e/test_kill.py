@@ -21,7 +21,7 @@ def test_a_killed_control_process_costs_nothing(
     stack.failpoints.wait_hit(failpoint)
 
     killed = stack.kill(victim, run)
-    until(f"another {victim}", lambda: _replaced(stack, victim, run, killed))
+    until(f"another {victim}", lambda: stack.replaced(victim, run, killed))
     if victim != "control-worker":
         # The operation is still in flight: whoever comes next joins it. A control worker's death leaves
         # the attempt on the session worker alone, so nothing has to be joined.
@@ -40,10 +40,3 @@ def test_a_killed_control_process_costs_nothing(
     operation = OPERATION[moment]
     assert getattr(disturbed, f"{operation}_starts") == 1
     assert getattr(disturbed, f"{operation}_submits") >= (1 if victim == "control-worker" else 2)
-
-
-def _replaced(stack: Stack, victim: str, run: str, killed: int) -> bool:
-    try:
-        return stack.pid(victim, run) != killed
-    except Exception:
-        return False  # between two lives there is none

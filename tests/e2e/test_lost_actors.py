@@ -30,7 +30,10 @@ def test_a_lost_actor_is_replaced_in_place(stack: Stack, undisturbed: str, victi
     killed = stack.kill(victim, run)
     stack.failpoints.release(failpoint)
     # A run that is nearly over may need no other.
-    until(f"another {victim}", lambda: stack.phase(run) == "completed" or stack.pid(victim, run) != killed)
+    until(
+        f"another {victim}",
+        lambda: stack.replaced(victim, run, killed) or stack.phase(run) == "completed",
+    )
 
     shown, expected = stack.ended(run), stack.show(undisturbed)
     assert shown["phase"] == "completed"

@@ -109,6 +109,19 @@ def test_the_same_key_in_another_incarnation_is_another_row(store, told, run):
     assert [(s.incarnation, s.loss) for s in store.steps(run)] == [(1, 0.1), (2, 9.0)]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_an_incarnation_opened_when_its_first_record_says_whichever_comes_first(store, told, run, order):
+    asked = [
+        told.record(told.state("recovering"), incarnation=2, at=20.0),
+        told.record(told.event("lost"), incarnation=2, at=20.5),
+        told.record(told.restore(0, 2), incarnation=2, at=30.0),
+    ]
+    for index in order:
+        store.record(asked[index])
+    opened = store.incarnations(run)[1]
+    assert (opened.opened_at, opened.restored_at) == (20.0, 30.0)
+
+
 def test_a_step_that_went_wrong_is_recorded(store, told, run):
     request = told.record(told.step(1, loss=math.nan, grad_norm=math.inf))
     store.record(request)
@@ -143,6 +156,9 @@ REFUSED = [
     ("DELETE FROM incarnations", "deleted only with the run"),
     ("DELETE FROM runs", "not deleted"),
     ("UPDATE incarnations SET number = 3 WHERE number = 1", "restores once"),
+    ("UPDATE incarnations SET opened_at = opened_at + 1 WHERE number = 1", "restores once"),
+    ("UPDATE incarnations SET parent_run = 'another' WHERE number = 2", "restores once"),
+    ("UPDATE incarnations SET restored_at = NULL WHERE number = 2", "restores once"),
     ("UPDATE incarnations SET restored_step = 3 WHERE number = 2", "restores once"),
     ("UPDATE runs SET step = -1", "check"),
     ("UPDATE runs SET incarnation = 1", "older incarnation"),
