@@ -155,6 +155,7 @@ class Life:
         state.cursor = checkpoint.cursor if checkpoint else 0
         state.head = state.refitted = None
         state.open_operations = []
+        state.ahead = []
         self._went_back = False
 
     def progressed(self) -> None:

@@ -11,6 +11,7 @@ from ratchet.spec.control import EventEntry, ExtendRequest, HyperparametersReque
 from ratchet.spec.faults import Conflict, Fault, RatchetError, SpecError
 from ratchet.spec.hyperparameters import with_values
 from ratchet.spec.state import HyperparameterChange, RunInput, RunResult, RunStatus
+from workflows.asynchronous import asynchronous
 from workflows.failures import fault_of
 from workflows.life import Life
 from workflows.recovery import come_alive, lose
@@ -39,7 +40,10 @@ class RunWorkflow:
             while not state.phase.final:
                 try:
                     await come_alive(life)
-                    await synchronous(life)
+                    if life.spec.asynchronous is None:
+                        await synchronous(life)
+                    else:
+                        await asynchronous(life, life.spec.asynchronous.lookahead)
                     await life.finish()
                 except (ActivityError, RatchetError) as error:
                     lose(life, error)

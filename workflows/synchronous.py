@@ -60,13 +60,13 @@ async def _step(life: Life) -> bool:
             refit=refit,
         ),
     )
-    if _due(life.spec.checkpointing.every, step, life):
+    if due(life.spec.checkpointing.every, step, life):
         await life.checkpoints.save()
-    if _due(life.spec.evaluation.every, step, life):
+    if due(life.spec.evaluation.every, step, life):
         await life.evaluate()
     return True
 
 
-def _due(every: int, step: int, life: Life) -> bool:
+def due(every: int, step: int, life: Life) -> bool:
     """Every so many steps; the last step has its checkpoint and evaluation when the run finishes."""
     return every > 0 and step % every == 0 and step < life.spec.grpo.max_num_steps

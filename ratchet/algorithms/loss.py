@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ratchet.algorithms.importance import importance_weights
 from ratchet.spec.run_spec import LossSpec
 
 
@@ -38,8 +39,8 @@ def policy_loss(
         -w * min(r * A, clip(r, 1 - ratio_clip_min, 1 + ratio_clip_max) * A) + penalty * kl
 
     * the asymmetric clip is DAPO's clip-higher (Yu et al. 2025, arXiv:2503.14476, eq. 10);
-    * w = min(exp(old_logprobs - generation_logprobs), importance_weight_max) corrects for sampling in another
-      engine (truncated importance sampling; Yao et al. 2025), without gradient;
+    * w corrects for sampling in another engine or from other weights, without gradient: see
+      `importance_weights`;
     * kl is the k3 estimate of the divergence from the reference; it is not importance weighted.
 
     With one update per batch, `old_logprobs` are `logprobs`, detached: r is 1 and its gradient is that of
@@ -51,15 +52,13 @@ def policy_loss(
     gain = ratio * advantages[:, None]
     clipped_gain = ratio.clamp(1.0 - spec.ratio_clip_min, 1.0 + spec.ratio_clip_max) * advantages[:, None]
 
-    weight = torch.ones_like(old_logprobs)
-    if spec.importance_sampling_correction:
-        weight = (old_logprobs - generation_logprobs).exp().clamp(max=spec.importance_weight_max)
-
+    weight = importance_weights(old_logprobs, generation_logprobs, mask, spec)
     loss = -weight * torch.minimum(gain, clipped_gain)
     metrics = {
         "ratio_mean": ratio,
         "clip_fraction": clipped_gain < gain,
         "importance_weight_mean": weight,
+        "importance_dropped": weight == 0.0,
         "logprob_error": (generation_logprobs - old_logprobs).abs(),
     }
     if reference_logprobs is not None:

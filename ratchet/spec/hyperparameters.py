@@ -15,6 +15,7 @@ CHANGEABLE = (
     "loss.ratio_clip_min",
     "loss.ratio_clip_max",
     "loss.reference_policy_kl_penalty",
+    "loss.importance_weight_min",
     "loss.importance_weight_max",
 )
 

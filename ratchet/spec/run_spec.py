@@ -110,12 +110,26 @@ class LossSpec(_Section):
     """Weight of the k3 KL estimate to the base model (Schulman 2020); 0 loads no reference at all."""
     importance_sampling_correction: bool = True
     """Weigh tokens by training / generation probability, since engines differ a little."""
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    """Whether that weight is of each token, or one for a whole response: the product of its tokens'."""
+    importance_sampling_rule: Literal["truncate", "icepop", "sequence_mask"] = "truncate"
+    """What is done about weights outside importance_weight_min to importance_weight_max. `truncate` (TIS)
+    bounds them; `icepop` drops those tokens; `sequence_mask` drops whole responses whose geometric mean of
+    the tokens' weights is outside, and leaves the weights of the others as they are."""
+    importance_weight_min: Annotated[float, Field(ge=0.0)] = 0.0
     importance_weight_max: Annotated[float, Field(gt=0.0)] = 2.0
-    """Truncation of that weight (TIS)."""
     cross_incarnation_kl_max: Annotated[float, Field(gt=0.0)] = 0.1
     """After a recovery whose re-trained weights differ in bits from the lost ones, journaled groups of the
     lost ones are trained on with importance correction; a group further away than this (k3 estimate of the
     KL, nats a token) is discarded and counted in `discarded_groups`."""
+
+
+class AsynchronousSpec(_Section):
+    """Rollouts go on while the trainer works. Without this section a step begins when the last one ended."""
+
+    lookahead: Annotated[int, Field(ge=0, le=1)] = 1
+    """Batches that are rolled out beyond the one that is trained, and so the steps by which the weights that
+    answered may be older than those that are trained. 0: the synchronous loop, bit for bit."""
 
 
 class EnvironmentSpec(_Section):
@@ -207,6 +221,7 @@ class RunSpec(_Section):
     generation: GenerationSpec
     grpo: GrpoSpec
     loss: LossSpec = LossSpec()
+    asynchronous: AsynchronousSpec | None = None
     environment: EnvironmentSpec
     evaluation: EvaluationSpec = EvaluationSpec()
     checkpointing: CheckpointSpec = CheckpointSpec()
@@ -226,8 +241,27 @@ class RunSpec(_Section):
             raise ValueError(contradictions)
         return self
 
+    def _contradictions_of_loss(self) -> Iterator[str]:
+        loss = self.loss
+        if self.asynchronous and self.asynchronous.lookahead and not loss.importance_sampling_correction:
+            yield (
+                "loss.importance_sampling_correction is off, but asynchronous.lookahead has other weights "
+                "sample than are trained: turn it on"
+            )
+        if loss.importance_weight_min > loss.importance_weight_max:
+            yield (
+                f"loss.importance_weight_min is {loss.importance_weight_min:g}, more than "
+                f"loss.importance_weight_max ({loss.importance_weight_max:g}): lower it"
+            )
+        if loss.importance_sampling_rule == "sequence_mask" and loss.importance_sampling_level == "sequence":
+            yield (
+                "loss.importance_sampling_rule is sequence_mask, which weighs the tokens of responses that "
+                "it keeps: set loss.importance_sampling_level to token"
+            )
+
     def _contradictions(self) -> Iterator[str]:
         """One line for each pair of keys that cannot both hold, with the fix."""
+        yield from self._contradictions_of_loss()
         prompts, generations = self.grpo.num_prompts_per_step, self.grpo.num_generations_per_prompt
         samples, batch = self.samples_per_step, self.policy.train_global_batch_size
         if batch is not None and batch != samples:

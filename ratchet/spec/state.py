@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from ratchet.spec.faults import Fault, Incident, SpecError
 from ratchet.spec.ids import WeightVersion
-from ratchet.spec.operations import AnyArgs, CommitArgs
+from ratchet.spec.operations import AnyArgs, CommitArgs, RolloutArgs
 from ratchet.spec.run_spec import RunSpec
 
 
@@ -97,6 +97,8 @@ class RunState(BaseModel):
     head: WeightVersion | None = None
     refitted: WeightVersion | None = None
     """What the generators hold."""
+    ahead: list[RolloutArgs] = []
+    """Of an asynchronous run: batches that were opened and are not trained."""
     open_operations: list[AnyArgs] = []
     """Operations in flight at the boundary, with their arguments: the next execution joins them."""
     last_checkpoint: CheckpointRef | None = None

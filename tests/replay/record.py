@@ -285,6 +285,46 @@ async def queued(stack: ScriptedStack) -> None:
     await _ended(handle)
 
 
+def ahead(steps: int, **sections: dict[str, object]) -> RunSpec:
+    return bare(steps, asynchronous={"lookahead": 1}, **sections)
+
+
+async def asynchronous(stack: ScriptedStack) -> None:
+    """Each batch is rolled out while the one before it is trained."""
+    await _ended(await stack.start(ahead(3), "asynchronous"))
+
+
+async def asynchronous_trainer_lost(stack: ScriptedStack) -> None:
+    """The trainer dies in step 2 while batch 3 is rolled out, which the next incarnation asks for again."""
+    rollout = stack.script.hold(OpKind.ROLLOUT_BATCH, 3)
+    train = stack.script.hold(OpKind.TRAIN_STEP, 2)
+    stack.script.faults[OpKind.TRAIN_STEP, 2] = [LOST]
+    handle = await stack.start(ahead(3), "asynchronous-trainer-lost")
+    await stack.script.began[OpKind.TRAIN_STEP, 2].wait()
+    await stack.script.began[OpKind.ROLLOUT_BATCH, 3].wait()
+    train.set()
+    rollout.set()
+    await _ended(handle)
+
+
+async def asynchronous_stop(stack: ScriptedStack) -> None:
+    """Stopped while step 2 trains and batch 3 is rolled out: the one is finished, the other given up."""
+    stack.script.hold(OpKind.ROLLOUT_BATCH, 3)
+    train = stack.script.hold(OpKind.TRAIN_STEP, 2)
+    handle = await stack.start(ahead(4), "asynchronous-stop")
+    await stack.script.began[OpKind.TRAIN_STEP, 2].wait()
+    await stack.script.began[OpKind.ROLLOUT_BATCH, 3].wait()
+    await handle.execute_update(names.UPDATE_STOP, id="stop", result_type=RunStatus)
+    train.set()
+    await _ended(handle)
+
+
+async def asynchronous_continue_as_new(stack: ScriptedStack) -> None:
+    """The batch that is ahead is joined by the next execution."""
+    spec = ahead(3, runtime={"continue_as_new_every_steps": 2})
+    await _ended(await stack.start(spec, "asynchronous-continue-as-new"))
+
+
 PATHS: dict[str, Callable[[ScriptedStack], Awaitable[None]]] = {
     "happy": happy,
     "pause-resume": pause_resume,
@@ -307,6 +347,10 @@ PATHS: dict[str, Callable[[ScriptedStack], Awaitable[None]]] = {
     "stop-in-recovery": stop_in_recovery,
     "disk-full": disk_full,
     "queued": queued,
+    "asynchronous": asynchronous,
+    "asynchronous-trainer-lost": asynchronous_trainer_lost,
+    "asynchronous-stop": asynchronous_stop,
+    "asynchronous-continue-as-new": asynchronous_continue_as_new,
 }
 """Beside them, `before-admission` is a history of an older Ratchet, whose runs may be in flight: it stays."""
 

@@ -15,6 +15,20 @@ SPECS = {
     "kl": LossSpec(reference_policy_kl_penalty=0.3),
     "no-correction": LossSpec(importance_sampling_correction=False),
     "tight-truncation": LossSpec(importance_weight_max=0.9),
+    "truncated-below": LossSpec(importance_weight_min=0.8, importance_weight_max=1.3),
+    "sequences": LossSpec(importance_sampling_level="sequence", importance_weight_max=1.5),
+    "icepop": LossSpec(
+        importance_sampling_rule="icepop", importance_weight_min=0.6, importance_weight_max=1.8
+    ),
+    "icepop-sequences": LossSpec(
+        importance_sampling_level="sequence",
+        importance_sampling_rule="icepop",
+        importance_weight_min=0.5,
+        importance_weight_max=3.0,
+    ),
+    "sequence-mask": LossSpec(
+        importance_sampling_rule="sequence_mask", importance_weight_min=0.9, importance_weight_max=1.2
+    ),
     "everything": LossSpec(
         ratio_clip_min=0.05, ratio_clip_max=0.4, reference_policy_kl_penalty=1.0, importance_weight_max=1.1
     ),
@@ -40,9 +54,29 @@ def draw(seed, batch=B):
     }
 
 
+def weight_by_hand(x, i, j, spec):
+    """Of one token, as a product over its response or by itself."""
+    if not spec.importance_sampling_correction:
+        return 1.0
+    low, high = spec.importance_weight_min, spec.importance_weight_max
+    ratios = [
+        math.exp(x["old_logprobs"][i, t].item()) / math.exp(x["generation_logprobs"][i, t].item())
+        for t in range(T)
+        if x["mask"][i, t]
+    ]
+    own = math.exp(x["old_logprobs"][i, j].item()) / math.exp(x["generation_logprobs"][i, j].item())
+    if spec.importance_sampling_rule == "sequence_mask":
+        return own if low <= math.prod(ratios) ** (1 / len(ratios)) <= high else 0.0
+    weight = math.prod(ratios) if spec.importance_sampling_level == "sequence" else own
+    if spec.importance_sampling_rule == "icepop":
+        return weight if low <= weight <= high else 0.0
+    return max(low, min(high, weight))
+
+
 def by_hand(x, spec):
     """Sums over the masked tokens, from the definitions."""
-    names = ["loss", "ratio_mean", "clip_fraction", "importance_weight_mean", "logprob_error", "kl"]
+    names = ["loss", "ratio_mean", "clip_fraction", "importance_weight_mean", "importance_dropped"]
+    names += ["logprob_error", "kl"]
     sums = dict.fromkeys(names, 0.0)
     for i in range(x["mask"].shape[0]):
         advantage = x["advantages"][i].item()
@@ -55,15 +89,14 @@ def by_hand(x, spec):
             )
             ratio = math.exp(lp) / math.exp(old)
             clipped = max(1 - spec.ratio_clip_min, min(1 + spec.ratio_clip_max, ratio))
-            weight = 1.0
-            if spec.importance_sampling_correction:
-                weight = min(math.exp(old) / math.exp(gen), spec.importance_weight_max)
+            weight = weight_by_hand(x, i, j, spec)
             kl = math.exp(ref) / math.exp(lp) - (ref - lp) - 1
             sums["loss"] += -weight * min(ratio * advantage, clipped * advantage)
             sums["loss"] += spec.reference_policy_kl_penalty * kl
             sums["ratio_mean"] += ratio
             sums["clip_fraction"] += clipped * advantage < ratio * advantage
             sums["importance_weight_mean"] += weight
+            sums["importance_dropped"] += weight == 0
             sums["logprob_error"] += abs(gen - old)
             sums["kl"] += kl
     return sums
@@ -89,6 +122,22 @@ def test_the_oracle_meets_every_branch():
         tokens += int(x["mask"].sum())
     assert 0 < clipped < tokens
     assert 0 < truncated < tokens
+
+
+@pytest.mark.parametrize("name", ["icepop", "icepop-sequences", "sequence-mask"])
+def test_some_tokens_are_dropped_and_some_are_not(name):
+    dropped = sum(by_hand(draw(seed), SPECS[name])["importance_dropped"] for seed in range(5))
+    assert 0 < dropped < sum(int(draw(seed)["mask"].sum()) for seed in range(5))
+
+
+def test_what_overflows_is_bounded_or_dropped_and_never_nan():
+    x = draw(0)
+    x["generation_logprobs"] = x["old_logprobs"] - 800.0  # exp of it is infinite
+    for spec in SPECS.values():
+        got = policy_loss(spec=spec, **x)
+        if spec.importance_sampling_correction:
+            assert got.metrics["importance_weight_mean"].isfinite()
+        assert got.loss.isfinite()
 
 
 @pytest.mark.parametrize("name", SPECS)

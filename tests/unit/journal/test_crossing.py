@@ -34,3 +34,20 @@ def test_only_the_digest_tells(
     make_group, start: WeightVersion, end: WeightVersion, trained_at: WeightVersion, expected: bool
 ) -> None:
     assert crossed(sampled_by(make_group(1), start, end), trained_at) is expected
+
+
+@pytest.mark.parametrize(
+    ("sampled", "lookahead", "expected"),
+    [
+        (version("a", step=2), 1, False),  # as planned
+        (version("a", step=1), 1, True),  # older than that
+        (version("a", step=2), 0, True),
+        (version("a", step=3), 1, True),  # of the same step, and another path
+        (version("a", step=4), 1, True),  # of a step that the path has not reached again
+    ],
+)
+def test_what_was_to_be_sampled_ahead_is_not_crossed(
+    make_group, sampled: WeightVersion, lookahead: int, expected: bool
+) -> None:
+    group = sampled_by(make_group(1), sampled, sampled)
+    assert crossed(group, version("b", incarnation=2, step=3), lookahead) is expected

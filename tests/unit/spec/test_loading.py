@@ -62,6 +62,7 @@ def problems_of(text: str, *overrides: str) -> list[SpecProblem]:
             "16 or less",
         ),
         ("generation.max_new_tokens=2000", "generation.max_new_tokens", "leaves no room", "", ""),
+        ("loss.importance_weight_min=3", "loss.importance_weight_min", "more than", "", ""),
         # the override itself
         ("seed", "--set seed", "no key=value", "a.b=c", ""),
         ("a..b=1", "--set a..b=1", "no key=value", "a.b=c", ""),
@@ -78,6 +79,24 @@ def test_a_problem_names_key_found_allowed_and_fix(
     assert allowed in problem.allowed
     assert hint in problem.hint
     assert "\n" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (
+            ("asynchronous.lookahead=1", "loss.importance_sampling_correction=false"),
+            "loss.importance_sampling_correction",
+        ),
+        (
+            ("loss.importance_sampling_rule=sequence_mask", "loss.importance_sampling_level=sequence"),
+            "loss.importance_sampling_rule",
+        ),
+    ],
+)
+def test_two_keys_that_cannot_both_hold(overrides: tuple[str, ...], key: str) -> None:
+    (problem,) = problems_of(GOOD, *overrides)
+    assert problem.key == key
 
 
 def test_a_missing_key_says_what_it_takes() -> None:
