@@ -18,14 +18,14 @@ from workflows.life import Life
 from workflows.synchronous import due
 
 
-async def asynchronous(life: Life, lookahead: int) -> None:
-    """Train to the last step, or until somebody asks to stop. `lookahead`: batches beyond the one that is
+async def asynchronous(life: Life, max_staleness: int) -> None:
+    """Train to the last step, or until somebody asks to stop. `max_staleness`: batches beyond the one that is
     trained."""
     ahead = Ahead(life)
     try:
         while life.state.step < life.spec.grpo.max_num_steps:
             await life.boundary()
-            if life.state.stop_requested or not await _step(life, ahead, lookahead):
+            if life.state.stop_requested or not await _step(life, ahead, max_staleness):
                 return
     finally:
         ahead.let_go()
@@ -86,7 +86,7 @@ class Ahead:
             rollout.cancel()
 
 
-async def _step(life: Life, ahead: Ahead, lookahead: int) -> bool:
+async def _step(life: Life, ahead: Ahead, max_staleness: int) -> bool:
     """One step. False: it was given up, because the run is to stop."""
     state, step = life.state, life.state.step + 1
     started_at = workflow.time()
@@ -97,7 +97,7 @@ async def _step(life: Life, ahead: Ahead, lookahead: int) -> bool:
     if batch is None:
         return False
     args, rollout = batch
-    ahead.open(step + lookahead)
+    ahead.open(step + max_staleness)
 
     state.begun = max(state.begun, step)
     train = await life.run(
@@ -108,7 +108,7 @@ async def _step(life: Life, ahead: Ahead, lookahead: int) -> bool:
             version=version,
             dropped=rollout.dropped,
             hyperparameters=life.hyperparameters(step),
-            lookahead=lookahead,
+            max_staleness=max_staleness,
         ),
         TrainReceipt,
     )

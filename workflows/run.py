@@ -43,7 +43,7 @@ class RunWorkflow:
                     if life.spec.asynchronous is None:
                         await synchronous(life)
                     else:
-                        await asynchronous(life, life.spec.asynchronous.lookahead)
+                        await asynchronous(life, life.spec.asynchronous.max_staleness)
                     await life.finish()
                 except (ActivityError, RatchetError) as error:
                     lose(life, error)

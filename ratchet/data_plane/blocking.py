@@ -48,6 +48,12 @@ class BlockingDataPlane:
     def ack(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> None:
         self._loop.run(self._plane.ack(partition, task, consumer, keys))
 
+    def describe(self, partition: str) -> BatchMeta:
+        return self._loop.run(self._plane.describe(partition))
+
+    def evict(self, partition: str, keys: Sequence[int], cause: str) -> int:
+        return self._loop.run(self._plane.evict(partition, keys, cause))
+
     def get(self, partition: str, keys: Sequence[int]) -> list[Group]:
         """Without a lease."""
         return self._loop.run(self._get(partition, keys))

@@ -48,6 +48,22 @@ class PolicyTrainer(Protocol):
         """
         ...
 
+    def begin(self, step: int) -> None:
+        """Open a step whose groups come one after the other; one that a dead caller left open is aborted."""
+        ...
+
+    def add(self, groups: Sequence[PromptGroup], crossed: Collection[int] = frozenset()) -> None:
+        """Some of the open step's groups. Raises DataFault as `train` does; `abort` is for the caller."""
+        ...
+
+    def abort(self) -> None:
+        """Leave weights, optimizer and RNG as if the open step, if there is one, had never begun."""
+        ...
+
+    def finish(self) -> StepResult:
+        """Update: the point of no return. Raises as `train` does."""
+        ...
+
     def digest(self) -> str:
         """xxh3-128 of the weights over sorted (name, dtype, shape, bytes), as hex."""
         ...

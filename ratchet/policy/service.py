@@ -114,7 +114,7 @@ class TrainerService:
             if args.hyperparameters != self._hyperparameters:
                 self._trainer.adopt(with_values(self._spec, args.hyperparameters))
                 self._hyperparameters = args.hyperparameters
-            other = {group.key for group in groups if crossed(group, args.version, args.lookahead)}
+            other = {group.key for group in groups if crossed(group, args.version, args.max_staleness)}
             if other:
                 log.warning(
                     "%s: %d groups are of other weights than %s: corrected, or discarded if too far",

@@ -70,8 +70,9 @@ class _OpenStep:
 class TorchTrainer:
     """PolicyTrainer (ratchet.policy.protocol) in plain PyTorch.
 
-    A step is `begin -> (microbatch | skip)* -> finish | abort`, which `train` drives; every sample of the
-    step goes through exactly one of `microbatch` and `skip`. Gradients accumulate as raw sums over tokens,
+    A step is `begin -> (microbatch | skip)* -> finish | abort`, which `train` drives, or `begin -> add* ->
+    finish | abort` whoever has its groups one after the other; every sample of the step goes through exactly
+    one of `microbatch` and `skip`. Gradients accumulate as raw sums over tokens,
     and `finish`, the point of no return, divides by the token count of the whole step: the cut into
     microbatches does not show in the result (law 1).
 
@@ -123,24 +124,9 @@ class TorchTrainer:
         """One optimizer step over `groups`; those whose keys are in `crossed` are of other weights than
         these. Raises DataFault, with nothing changed, if one cannot be trained on or the gradient is not
         finite, and Poisoned if the update failed half-way."""
-        policy = self._spec.policy
-        far = {group.key for group in groups if group.key in crossed and self._is_far(group)}
-        judged = [
-            group_rows(group, self._spec.grpo, policy.max_total_sequence_length)
-            for group in groups
-            if group.key not in far
-        ]
         self.begin(step)
-        self._current().crossed, self._current().discarded = len(crossed), len(far)
         try:
-            active: list[Row] = []
-            for rows, has_signal in judged:
-                if has_signal or self._has_kl:
-                    active += rows
-                else:
-                    self.skip(rows)
-            for start in range(0, len(active), policy.train_micro_batch_size):
-                self.microbatch(active[start : start + policy.train_micro_batch_size])
+            self.add(groups, crossed)
         except BaseException:
             self.abort()
             raise
@@ -220,6 +206,27 @@ class TorchTrainer:
         self.abort()
         self._loaded.optimizer.zero_grad()
         self._step = _OpenStep(step=step, rng=torch.get_rng_state())
+
+    def add(self, groups: Sequence[PromptGroup], crossed: Collection[int] = frozenset()) -> None:
+        """Take in some of the open step's groups, in their order (see `train` for `crossed`). Raises
+        DataFault if one cannot be trained on: the step is to be aborted then."""
+        policy, current = self._spec.policy, self._current()
+        far = {group.key for group in groups if group.key in crossed and self._is_far(group)}
+        judged = [
+            group_rows(group, self._spec.grpo, policy.max_total_sequence_length)
+            for group in groups
+            if group.key not in far
+        ]
+        current.crossed += sum(group.key in crossed for group in groups)
+        current.discarded += len(far)
+        active: list[Row] = []
+        for rows, has_signal in judged:
+            if has_signal or self._has_kl:
+                active += rows
+            else:
+                self.skip(rows)
+        for start in range(0, len(active), policy.train_micro_batch_size):
+            self.microbatch(active[start : start + policy.train_micro_batch_size])
 
     def skip(self, rows: Sequence[Row]) -> None:
         """Take in a prompt group without a gradient: no work, but its tokens stay in the denominator."""

@@ -3,12 +3,18 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ratchet.data_plane.batch import BatchMeta, Group
-from ratchet.rollouts.columns import from_columns, to_columns
+import numpy as np
+
+from ratchet.data_plane.batch import BatchMeta, Group, GroupMeta
+from ratchet.data_plane.columns import Dense
+from ratchet.data_plane.filters import WEIGHT_VERSION
+from ratchet.rollouts.columns import TOKENS, from_columns, to_columns
 from ratchet.rollouts.group import PromptGroup
 
 PARTITION = "train"
 TASK = "train"
+BEGUN, GIVEN_UP = "begun", "given_up"
+"""Columns of what is no finished group: one that is being sampled, and a prompt that will have none."""
 
 
 class Plane(Protocol):
@@ -17,6 +23,8 @@ class Plane(Protocol):
     def put(self, partition: str, groups: Sequence[Group]) -> BatchMeta: ...
     def fetch(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> list[Group]: ...
     def ack(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> None: ...
+    def describe(self, partition: str) -> BatchMeta: ...
+    def evict(self, partition: str, keys: Sequence[int], cause: str) -> int: ...
 
 
 class TrainPartition:
@@ -33,6 +41,24 @@ class TrainPartition:
         if groups:  # an empty put would be a call to another process all the same
             self._plane.put(PARTITION, [to_columns(group) for group in groups])
 
+    def begin(self, key: int, step: int) -> None:
+        """Say that a group is being sampled, by weights of `step`."""
+        self._plane.put(PARTITION, [_sign(key, BEGUN, {WEIGHT_VERSION: step})])
+
+    def give_up(self, key: int) -> None:
+        """Say that there will be no group of this key."""
+        self._plane.put(PARTITION, [_sign(key, GIVEN_UP, {})])
+
+    def look(self) -> list[GroupMeta]:
+        """All that is there and not acknowledged, in the order of the keys."""
+        return sorted(self._plane.describe(PARTITION).groups, key=lambda group: group.key)
+
+    def evict(self, keys: Sequence[int], cause: str) -> None:
+        """Throw these away, finished or not; what comes of them later is thrown away, too."""
+        if keys:
+            self._plane.evict(PARTITION, keys, cause)
+            self.ack(keys)
+
     def fetch(self, keys: Sequence[int]) -> list[PromptGroup]:
         """Lease these groups, all or none, and get them, in the order of `keys`."""
         return [from_columns(group) for group in self._plane.fetch(PARTITION, TASK, self._name, keys)]
@@ -40,3 +66,15 @@ class TrainPartition:
     def ack(self, keys: Sequence[int]) -> None:
         """They are trained."""
         self._plane.ack(PARTITION, TASK, self._name, keys)
+
+
+def _sign(key: int, name: str, tags: dict[str, int]) -> Group:
+    return Group(key, {name: Dense(np.ones((1, 1), np.uint8))}, dict(tags))
+
+
+def is_finished(group: GroupMeta) -> bool:
+    return TOKENS in group.headers
+
+
+def is_given_up(group: GroupMeta) -> bool:
+    return GIVEN_UP in group.headers and TOKENS not in group.headers

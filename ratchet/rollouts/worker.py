@@ -1,20 +1,19 @@
 """Finishing prompt groups: draw, generate, score, journal, hand over."""
 
+import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
-
-import numpy as np
+from typing import TypeVar, cast
 
 from ratchet.environments.protocol import Environment, Problem, Score
-from ratchet.generation.protocol import Completion, Generator, SamplingParams
+from ratchet.generation.protocol import Generator
 from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
-from ratchet.rollouts.group import PromptGroup, Sample, Tokens
+from ratchet.rollouts.drawing import Drawing, GroupSummary, group_of, sample_of, summary
+from ratchet.rollouts.group import PromptGroup, Tokens
 from ratchet.rollouts.partition import TrainPartition
 from ratchet.rollouts.seeds import sample_seed
 from ratchet.spec.faults import Cancelled, DataFault
@@ -25,26 +24,8 @@ _log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
-DATA_TRIES = 3
-"""Times a problem is asked for, or a response is scored, before the prompt counts as one that cannot be."""
-
 EVALUATION_CHUNK = 64
 """Held-out problems a batch. Fixed: padding moves logprobs, so the cut must be the same every time."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """What a receipt needs to know of a finished group."""
-
-    key: int
-    replayed: bool
-    """It was in the journal already and was not generated again."""
-    rewards: tuple[float, ...]
-    num_tokens: int
-    truncated: int
-    """Samples that ended by length."""
-    correct: int
-    """Samples with a correct answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +70,7 @@ class RolloutWorker:
         partition: TrainPartition,
     ) -> None:
         self._spec = spec
+        self._drawing = Drawing(spec, generator, environment)
         self._generator = generator
         self._environment = environment
         self._journal = journal
@@ -126,7 +108,7 @@ class RolloutWorker:
         def hand_over(groups: Sequence[PromptGroup], *, replayed: bool) -> None:
             self._partition.put(groups)
             for group in groups:
-                summaries[group.key] = _summary(group, replayed)
+                summaries[group.key] = summary(group, replayed=replayed)
                 on_group(group.key)
 
         hand_over([journaled[key] for key in keys if key in journaled], replayed=True)
@@ -165,25 +147,25 @@ class RolloutWorker:
         Raises SpecError if there are not so many, Cancelled when `should_stop` turns true, and what
         generator and environment raise.
         """
-        params = SamplingParams(
-            max_new_tokens=self._spec.generation.max_new_tokens,
-            temperature=0.0,
-            stop_strings=self._spec.generation.stop_strings,
-        )
+        params = self._drawing.params(greedy=True)
         problems = [self._environment.heldout_problem(index) for index in range(num_problems)]
         scores: list[Score] = []
         num_tokens = 0
         for chunk in _chunks(range(num_problems), EVALUATION_CHUNK):
             completions = self._generator.generate(
-                [self._encode(problems[index]) for index in chunk],
+                [self._drawing.encode(problems[index]) for index in chunk],
                 [sample_seed(self._spec.seed, index, 0, "evaluate") for index in chunk],
                 params,
                 should_stop,
             )
-            scores += [
-                self._score(problems[index], completion.text)
+            answers = [
+                (problems[index], completion.text)
                 for index, completion in zip(chunk, completions, strict=True)
             ]
+            for score in self._drawing.scores(answers):
+                if isinstance(score, DataFault):
+                    raise score
+                scores.append(score)
             num_tokens += sum(len(completion.tokens) for completion in completions)
         return EvaluateResult(
             num_problems=num_problems,
@@ -204,15 +186,13 @@ class RolloutWorker:
         self, keys: Sequence[int], incarnation: int, version: WeightVersion, should_stop: Callable[[], bool]
     ) -> Iterator[PromptGroup | _GivenUp]:
         """Generate all samples of `keys` in one batch, then score group by group."""
-        settings = self._spec.generation
-        width = self._spec.grpo.num_generations_per_prompt
         problems: list[Problem] = []
         prompts: list[Tokens] = []
         workable: list[int] = []
         for key in keys:
             try:
-                problem = _tried(lambda key=key: self._environment.train_problem(key))
-                prompts.append(self._encode(problem))
+                problem = self._drawing.problem(key)
+                prompts.append(self._drawing.encode(problem))
             except DataFault as fault:
                 yield _GivenUp(key, fault)
                 continue
@@ -220,95 +200,33 @@ class RolloutWorker:
             workable.append(key)
         if not workable:
             return
-        seeds = [[sample_seed(self._spec.seed, key, sample) for sample in range(width)] for key in workable]
+        seeds = [self._drawing.seeds(key) for key in workable]
+        width = len(seeds[0])
         started = time.monotonic()
         completions = self._generator.generate(
             [prompt for prompt in prompts for _ in range(width)],
             [seed for of_group in seeds for seed in of_group],
-            SamplingParams(
-                max_new_tokens=settings.max_new_tokens,
-                temperature=settings.temperature,
-                top_p=settings.top_p,
-                top_k=settings.top_k,
-                stop_strings=settings.stop_strings,
-            ),
+            self._drawing.params(),
             should_stop,
         )
         self._engine_s += time.monotonic() - started
         self._samples_generated += len(completions)
         of_groups = _chunks(completions, width)
+        of_problems = [problem for problem in problems for _ in range(width)]
+        texts = [completion.text for completion in completions]
+        scores = self._drawing.scores(list(zip(of_problems, texts, strict=True)))
         for key, problem, prompt, of_seeds, of_group in zip(
             workable, problems, prompts, seeds, of_groups, strict=True
         ):
-            try:
-                samples = tuple(map(partial(self._sample, problem), of_group, of_seeds))
-            except DataFault as fault:
+            judged = list(itertools.islice(scores, width))
+            if fault := next((score for score in judged if isinstance(score, DataFault)), None):
                 yield _GivenUp(key, fault)
                 continue
-            yield PromptGroup(
-                key=key,
-                incarnation=incarnation,
-                problem_id=problem.id,
-                prompt=prompt,
-                version_start=version,
-                version_end=version,
-                samples=samples,
-            )
-
-    def _sample(self, problem: Problem, completion: Completion, seed: int) -> Sample:
-        score = self._score(problem, completion.text)
-        return Sample(
-            tokens=completion.tokens,
-            logprobs=completion.logprobs,
-            mask=np.ones(len(completion.tokens), dtype=np.uint8),
-            finish_reason=completion.finish_reason,
-            text=completion.text,
-            reward=score.reward,
-            rewards=score.components or {"reward": score.reward},
-            correct=score.correct,
-            seed=seed,
-        )
-
-    def _score(self, problem: Problem, text: str) -> Score:
-        score = _tried(lambda: self._environment.score(problem, text))
-        if not math.isfinite(score.reward):
-            raise DataFault(
-                f"environment {self._spec.environment.name} scored an answer to {problem.id} with "
-                f"{score.reward}: a reward must be a finite number, so mend its `score`"
-            )
-        return score
-
-    def _encode(self, problem: Problem) -> Tokens:
-        prompt = self._generator.encode(problem.prompt)
-        longest = self._spec.policy.max_total_sequence_length - self._spec.generation.max_new_tokens
-        if not 1 <= len(prompt) <= longest:
-            raise DataFault(
-                f"the prompt of problem {problem.id} has {len(prompt)} tokens, where 1 to {longest} fit: "
-                "raise policy.max_total_sequence_length, or choose other environment.options"
-            )
-        return prompt
-
-
-def _tried(work: Callable[[], Item]) -> Item:
-    """What `work` returns, begun again after a DataFault: what an environment asks may be away for once."""
-    for _ in range(DATA_TRIES - 1):
-        try:
-            return work()
-        except DataFault as fault:
-            _log.info("tried again: %s", fault)
-    return work()
-
-
-def _summary(group: PromptGroup, replayed: bool) -> GroupSummary:
-    samples = group.samples
-    return GroupSummary(
-        key=group.key,
-        replayed=replayed,
-        rewards=tuple(sample.reward for sample in samples),
-        num_tokens=sum(len(sample.tokens) for sample in samples),
-        truncated=sum(sample.finish_reason == "length" for sample in samples),
-        correct=sum(sample.correct for sample in samples),
-    )
+            samples = [
+                sample_of(completion, cast("Score", score), seed)
+                for completion, score, seed in zip(of_group, judged, of_seeds, strict=True)
+            ]
+            yield group_of(key, incarnation, problem, prompt, (version, version), samples)
 
 
 def _chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

@@ -52,7 +52,7 @@ class TrainArgs(_Args):
     """Cursor positions whose prompts were given up in the rollout."""
     hyperparameters: dict[str, float] = {}
     """Dotted keys of the run spec that have another value from this step on (`set_hyperparameters`)."""
-    lookahead: int = 0
+    max_staleness: int = 0
     """Steps by which the weights that sampled a group may be older than `version`, as planned."""
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from ratchet.spec.asynchronous import AsynchronousSpec
 from ratchet.spec.reporting import MetricsSpec, NotifySpec
 
 LARGEST = 2**63 - 1
@@ -124,14 +125,6 @@ class LossSpec(_Section):
     KL, nats a token) is discarded and counted in `discarded_groups`."""
 
 
-class AsynchronousSpec(_Section):
-    """Rollouts go on while the trainer works. Without this section a step begins when the last one ended."""
-
-    lookahead: Annotated[int, Field(ge=0, le=1)] = 1
-    """Batches that are rolled out beyond the one that is trained, and so the steps by which the weights that
-    answered may be older than those that are trained. 0: the synchronous loop, bit for bit."""
-
-
 class EnvironmentSpec(_Section):
     """Where prompts come from and what scores the answers."""
 
@@ -139,6 +132,9 @@ class EnvironmentSpec(_Section):
     """`arithmetic`, `reasoning-gym:<task>` (any task of that package), or `module:Class`."""
     options: dict[str, JsonValue] = {}
     """Options of that environment; a wrong one is refused by name."""
+    timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
+    """Seconds that the score of a response may take. In an asynchronous run it is asked for again then; a
+    rollout whose environment is away five times in a row fails."""
     max_dropped: NonNegative = 0
     """Prompts that may be given up over the whole run, when they cannot be worked on (no answer can be
     scored, no room for a response). They are counted, and never zero rewards; one more ends the run."""
@@ -243,11 +239,6 @@ class RunSpec(_Section):
 
     def _contradictions_of_loss(self) -> Iterator[str]:
         loss = self.loss
-        if self.asynchronous and self.asynchronous.lookahead and not loss.importance_sampling_correction:
-            yield (
-                "loss.importance_sampling_correction is off, but asynchronous.lookahead has other weights "
-                "sample than are trained: turn it on"
-            )
         if loss.importance_weight_min > loss.importance_weight_max:
             yield (
                 f"loss.importance_weight_min is {loss.importance_weight_min:g}, more than "
@@ -263,6 +254,9 @@ class RunSpec(_Section):
         """One line for each pair of keys that cannot both hold, with the fix."""
         yield from self._contradictions_of_loss()
         prompts, generations = self.grpo.num_prompts_per_step, self.grpo.num_generations_per_prompt
+        if self.asynchronous:
+            corrected = self.loss.importance_sampling_correction
+            yield from self.asynchronous.contradictions(prompts, corrected=corrected)
         samples, batch = self.samples_per_step, self.policy.train_global_batch_size
         if batch is not None and batch != samples:
             yield (

@@ -11,14 +11,14 @@ AHEAD = (*QUICK, "grpo.max_num_steps=5", "checkpointing.every=2")
 
 @pytest.fixture(scope="module")
 def ahead(stack: Stack) -> str:
-    stack.launch("ahead", *AHEAD, "asynchronous.lookahead=1")
+    stack.launch("ahead", *AHEAD, "asynchronous.max_staleness=1")
     assert stack.ended("ahead")["phase"] == "completed"
     return "ahead"
 
 
 def test_without_lookahead_it_ends_in_the_bits_of_the_synchronous_run(stack: Stack, undisturbed: str) -> None:
-    stack.launch("no-lookahead", *QUICK, "asynchronous.lookahead=0")
-    shown, expected = stack.ended("no-lookahead"), stack.show(undisturbed)
+    stack.launch("no-max_staleness", *QUICK, "asynchronous.max_staleness=0")
+    shown, expected = stack.ended("no-max_staleness"), stack.show(undisturbed)
     assert shown["last_checkpoint"]["digest"] == expected["last_checkpoint"]["digest"]
 
 
@@ -45,7 +45,7 @@ def test_a_lost_part_changes_nothing(
 ) -> None:
     run = f"ahead-{victim}-{failpoint.replace('.', '-').replace('_', '-')}"
     stack.failpoints.arm(failpoint, action)
-    stack.launch(run, *AHEAD, "asynchronous.lookahead=1")
+    stack.launch(run, *AHEAD, "asynchronous.max_staleness=1")
     stack.failpoints.wait_hit(failpoint)
     killed = stack.kill(victim, run)
     stack.failpoints.release(failpoint)

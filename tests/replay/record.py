@@ -286,7 +286,7 @@ async def queued(stack: ScriptedStack) -> None:
 
 
 def ahead(steps: int, **sections: dict[str, object]) -> RunSpec:
-    return bare(steps, asynchronous={"lookahead": 1}, **sections)
+    return bare(steps, asynchronous={"max_staleness": 1}, **sections)
 
 
 async def asynchronous(stack: ScriptedStack) -> None:

@@ -12,7 +12,7 @@ from tests.workflows.test_recovery import undisturbed
 
 Stack = Any  # tests/workflows/conftest.py: Bench
 
-AHEAD = {"lookahead": 1}
+AHEAD = {"max_staleness": 1}
 EVERY = {"every": 2}
 
 
@@ -42,7 +42,9 @@ async def test_the_next_batch_is_rolled_out_while_this_one_is_trained(stack: Sta
 async def test_without_lookahead_it_is_the_synchronous_loop(stack: Stack, run: str) -> None:
     spec = {"evaluation": {"num_problems": 4, "every": 2}, "checkpointing": EVERY}
     await (await stack.start(stack.spec(3, **spec), f"{run}-sync")).result()
-    await (await stack.start(stack.spec(3, **spec, asynchronous={"lookahead": 0}), f"{run}-async")).result()
+    await (
+        await stack.start(stack.spec(3, **spec, asynchronous={"max_staleness": 0}), f"{run}-async")
+    ).result()
 
     def engines(which: str) -> list[str]:
         beside = "commit_checkpoint"  # written beside the rest, whenever

@@ -37,7 +37,7 @@ def test_only_the_digest_tells(
 
 
 @pytest.mark.parametrize(
-    ("sampled", "lookahead", "expected"),
+    ("sampled", "max_staleness", "expected"),
     [
         (version("a", step=2), 1, False),  # as planned
         (version("a", step=1), 1, True),  # older than that
@@ -47,7 +47,7 @@ def test_only_the_digest_tells(
     ],
 )
 def test_what_was_to_be_sampled_ahead_is_not_crossed(
-    make_group, sampled: WeightVersion, lookahead: int, expected: bool
+    make_group, sampled: WeightVersion, max_staleness: int, expected: bool
 ) -> None:
     group = sampled_by(make_group(1), sampled, sampled)
-    assert crossed(group, version("b", incarnation=2, step=3), lookahead) is expected
+    assert crossed(group, version("b", incarnation=2, step=3), max_staleness) is expected

@@ -85,7 +85,7 @@ def test_a_problem_names_key_found_allowed_and_fix(
     ("overrides", "key"),
     [
         (
-            ("asynchronous.lookahead=1", "loss.importance_sampling_correction=false"),
+            ("asynchronous.max_staleness=1", "loss.importance_sampling_correction=false"),
             "loss.importance_sampling_correction",
         ),
         (

@@ -1,0 +1,185 @@
+"""What a prompt group is made of, whoever makes it: its problem, its prompt, its seeds, its scores."""
+
+import asyncio
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import numpy as np
+
+from ratchet.environments.protocol import Environment, Problem, Score
+from ratchet.generation.protocol import Completion, Generator, SamplingParams
+from ratchet.rollouts.group import PromptGroup, Sample, Tokens
+from ratchet.rollouts.seeds import sample_seed
+from ratchet.spec.faults import DataFault
+from ratchet.spec.ids import WeightVersion
+from ratchet.spec.run_spec import RunSpec
+
+_log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+
+DATA_TRIES = 3
+"""Times a problem is asked for, or a response is scored, before the prompt counts as one that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """What a receipt needs to know of a finished group."""
+
+    key: int
+    replayed: bool
+    """It was in the journal already and was not generated again."""
+    rewards: tuple[float, ...]
+    num_tokens: int
+    truncated: int
+    """Samples that ended by length."""
+    correct: int
+    """Samples with a correct answer."""
+
+
+class Drawing:
+    """Everything that does not depend on when, or beside what, a group is made. Raises DataFault for a prompt
+    that cannot be worked on."""
+
+    def __init__(self, spec: RunSpec, generator: Generator, environment: Environment) -> None:
+        self._spec = spec
+        self._generator = generator
+        self._environment = environment
+
+    def problem(self, key: int) -> Problem:
+        return tried(lambda: self._environment.train_problem(key))
+
+    def encode(self, problem: Problem) -> Tokens:
+        prompt = self._generator.encode(problem.prompt)
+        longest = self._spec.policy.max_total_sequence_length - self._spec.generation.max_new_tokens
+        if not 1 <= len(prompt) <= longest:
+            raise DataFault(
+                f"the prompt of problem {problem.id} has {len(prompt)} tokens, where 1 to {longest} fit: "
+                "raise policy.max_total_sequence_length, or choose other environment.options"
+            )
+        return prompt
+
+    def seeds(self, key: int) -> list[int]:
+        width = self._spec.grpo.num_generations_per_prompt
+        return [sample_seed(self._spec.seed, key, sample) for sample in range(width)]
+
+    def params(self, *, greedy: bool = False) -> SamplingParams:
+        settings = self._spec.generation
+        if greedy:
+            return SamplingParams(
+                max_new_tokens=settings.max_new_tokens, temperature=0.0, stop_strings=settings.stop_strings
+            )
+        return SamplingParams(
+            max_new_tokens=settings.max_new_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            stop_strings=settings.stop_strings,
+        )
+
+    def scores(self, answers: Sequence[tuple[Problem, str]]) -> Iterator[Score | DataFault]:
+        """Of each answer, or why it has none: beside each other where the environment waits for something,
+        else one after the other as they are asked for. Raises what else the environment raises."""
+        if inspect.iscoroutinefunction(self._environment.score):
+            found: Iterable[Score | BaseException] = asyncio.run(self._scored_together(answers))
+        else:
+            found = (self._scored(problem, text) for problem, text in answers)
+        for score in found:
+            if isinstance(score, BaseException) and not isinstance(score, DataFault):
+                raise score
+            yield score
+
+    def _scored(self, problem: Problem, text: str) -> Score | DataFault:
+        try:
+            score = tried(lambda: cast("Score", self._environment.score(problem, text)))
+            return self.accepted(problem, score)
+        except DataFault as fault:
+            return fault
+
+    async def _scored_together(self, answers: Sequence[tuple[Problem, str]]) -> list[Score | BaseException]:
+        async def one(problem: Problem, text: str) -> Score:
+            async def asked() -> Score:
+                return await cast("Awaitable[Score]", self._environment.score(problem, text))
+
+            return self.accepted(problem, await tried_later(asked))
+
+        return await asyncio.gather(*(one(*answer) for answer in answers), return_exceptions=True)
+
+    def accepted(self, problem: Problem, score: Score) -> Score:
+        """A score as the environment gave it. Raises DataFault for one that is no number."""
+        if not math.isfinite(score.reward):
+            raise DataFault(
+                f"environment {self._spec.environment.name} scored an answer to {problem.id} with "
+                f"{score.reward}: a reward must be a finite number, so mend its `score`"
+            )
+        return score
+
+
+def sample_of(completion: Completion, score: Score, seed: int) -> Sample:
+    return Sample(
+        tokens=completion.tokens,
+        logprobs=completion.logprobs,
+        mask=np.ones(len(completion.tokens), dtype=np.uint8),
+        finish_reason=completion.finish_reason,
+        text=completion.text,
+        reward=score.reward,
+        rewards=score.components or {"reward": score.reward},
+        correct=score.correct,
+        seed=seed,
+    )
+
+
+def group_of(
+    key: int,
+    incarnation: int,
+    problem: Problem,
+    prompt: Tokens,
+    versions: tuple[WeightVersion, WeightVersion],
+    samples: Sequence[Sample],
+) -> PromptGroup:
+    """`versions`: the weights that sampled its first and its last token."""
+    return PromptGroup(
+        key=key,
+        incarnation=incarnation,
+        problem_id=problem.id,
+        prompt=prompt,
+        version_start=versions[0],
+        version_end=versions[1],
+        samples=tuple(samples),
+    )
+
+
+def summary(group: PromptGroup, *, replayed: bool) -> GroupSummary:
+    samples = group.samples
+    return GroupSummary(
+        key=group.key,
+        replayed=replayed,
+        rewards=tuple(sample.reward for sample in samples),
+        num_tokens=sum(len(sample.tokens) for sample in samples),
+        truncated=sum(sample.finish_reason == "length" for sample in samples),
+        correct=sum(sample.correct for sample in samples),
+    )
+
+
+def tried(work: Callable[[], Item]) -> Item:
+    """What `work` returns, begun again after a DataFault: what an environment asks may be away for once."""
+    for _ in range(DATA_TRIES - 1):
+        try:
+            return work()
+        except DataFault as fault:
+            _log.info("tried again: %s", fault)
+    return work()
+
+
+async def tried_later(work: Callable[[], Awaitable[Item]]) -> Item:
+    """`tried`, of what has to be awaited."""
+    for _ in range(DATA_TRIES - 1):
+        try:
+            return await work()
+        except DataFault as fault:
+            _log.info("tried again: %s", fault)
+    return await work()

@@ -1,0 +1,360 @@
+"""Rollouts that go on beside each other: every prompt group by itself, handed over as it is finished."""
+
+import asyncio
+import inspect
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ratchet.environments.protocol import Environment, Problem, Score
+from ratchet.generation.live import Answered, LiveEngine
+from ratchet.generation.protocol import Completion, Generator
+from ratchet.journal.reader import JournalIndex
+from ratchet.journal.writer import JournalWriter
+from ratchet.rollouts.drawing import (
+    DATA_TRIES,
+    Drawing,
+    GroupSummary,
+    group_of,
+    sample_of,
+    summary,
+)
+from ratchet.rollouts.group import PromptGroup, Sample
+from ratchet.rollouts.partition import TrainPartition
+from ratchet.rollouts.worker import RolloutResult
+from ratchet.sessions.losses import WeightsMissing
+from ratchet.spec.asynchronous import AsynchronousSpec
+from ratchet.spec.faults import Cancelled, DataFault, InfraFault, RatchetError
+from ratchet.spec.ids import WeightVersion
+from ratchet.spec.run_spec import RunSpec
+
+_log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+INFRA_TRIES = 5
+"""Times something around a prompt may fail, one after the other, before its rollout does."""
+BACK_OFF_S, LONGEST_BACK_OFF_S = 0.5, 30.0
+SCORERS = 64
+"""Threads for environments whose `score` blocks."""
+
+TOO_OLD = "too-old"
+
+
+@dataclass(slots=True, eq=False)
+class _InFlight:
+    """A group that is being sampled."""
+
+    key: int
+    incarnation: int
+    start: WeightVersion
+    task: asyncio.Task[GroupSummary | None]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Over the life of a manager."""
+
+    data_retries: int = 0
+    infra_retries: int = 0
+    too_old: int = 0
+    """Groups that were given up while they were being sampled, since nobody would train on them."""
+    given_up: int = 0
+    mixed: int = 0
+    """Groups that two versions sampled."""
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """A call of `rollout`."""
+
+    incarnation: int
+    tasks: dict[int, asyncio.Task[GroupSummary | None]] = field(default_factory=dict)
+    cancelled: bool = False
+
+
+class RolloutManager:
+    """Everything here runs in one event loop; what blocks has threads of its own. Groups begin in the order
+    in which they were asked for, as many at once as `max_inflight_groups` permits."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        engine: LiveEngine,
+        generator: Generator,
+        environment: Environment,
+        journal: JournalWriter,
+        index: JournalIndex,
+        partition: TrainPartition,
+    ) -> None:
+        assert spec.asynchronous is not None, "a synchronous run has a RolloutWorker"
+        self._spec = spec
+        self._asynchronous: AsynchronousSpec = spec.asynchronous
+        self._engine = engine
+        self._drawing = Drawing(spec, generator, environment)
+        self._environment = environment
+        self._journal = journal
+        self._index = index
+        self._partition = partition
+        self._permits = asyncio.Semaphore(self._asynchronous.inflight(spec.grpo.num_prompts_per_step))
+        self._in_flight: dict[int, _InFlight] = {}
+        self._batches: set[_Batch] = set()
+        self._open = asyncio.Event()
+        """Whether groups may begin."""
+        self._open.set()
+        self._idle = asyncio.Condition()
+        self._files = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._scorers = ThreadPoolExecutor(SCORERS, thread_name_prefix="score")
+        self.counters = Counters()
+
+    # --- rolling out
+
+    async def rollout(
+        self,
+        keys: Sequence[int],
+        incarnation: int,
+        on_group: Callable[[int], None] = lambda key: None,
+        batch_known: Callable[[Callable[[], None]], None] = lambda cancel: None,
+    ) -> RolloutResult:
+        """Finish a group for each key, or give it up: from the journal if it is there, else sampled by
+        whatever weights are live.
+
+        `on_group` hears of each key once its group is durable and in the data plane; `batch_known` gets what
+        cancels this call. Raises Cancelled, the DataFault of one prompt too many, InfraFault for what kept
+        failing, and whatever engine, journal and data plane raise; groups finished before that stay.
+        """
+        batch = _Batch(incarnation)
+        self._batches.add(batch)
+        busy_before = self._engine.busy_s
+        batch_known(lambda: self._cancel(batch))
+        try:
+            journaled, given_up = await self._filed(lambda: self._replayed(keys, incarnation))
+            done = {group.key: summary(group, replayed=True) for group in journaled}
+            for key in done:
+                on_group(key)
+            for key in keys:
+                if key not in done and key not in given_up:
+                    batch.tasks[key] = asyncio.create_task(self._finish(key, incarnation, on_group))
+            if batch.cancelled:
+                self._cancel(batch)
+            await self._all(batch)
+            found = {key: task.result() for key, task in batch.tasks.items()}
+            done |= {key: made for key, made in found.items() if made is not None}
+            return RolloutResult(
+                groups=tuple(done[key] for key in keys if key in done),
+                dropped=tuple(key for key in keys if key not in done),
+                samples_generated=self._engine.samples_generated,
+                engine_s=self._engine.busy_s - busy_before,
+            )
+        finally:
+            self._batches.discard(batch)
+
+    def cancel_older(self, incarnation: int) -> None:
+        """Nobody wants what was asked for by an incarnation before this."""
+        for batch in list(self._batches):
+            if batch.incarnation < incarnation:
+                self._cancel(batch)
+
+    async def ended(self) -> None:
+        """Nothing is being rolled out."""
+        async with self._idle:
+            await self._idle.wait_for(lambda: not self._in_flight)
+
+    async def refill(self, keys: Collection[int]) -> None:
+        """Put into the data plane again what is known of these: it had lost it."""
+
+        def put() -> None:
+            self._index.refresh()
+            groups = self._index.groups(keys)
+            self._partition.put([groups[key] for key in sorted(groups)])
+            for key in sorted(self._index.tombstones().keys() & set(keys)):
+                self._partition.give_up(key)
+
+        await self._filed(put)
+
+    # --- the weights change
+
+    async def switch(self, load: Callable[[], WeightVersion]) -> WeightVersion:
+        """Take other weights, as `asynchronous.refit` says, and let go of groups that have become too old."""
+        mode = self._asynchronous.refit
+        if mode == "drain":
+            self._open.clear()
+            await self.ended()
+        try:
+            version = await self._engine.switch(load, cut_short=mode == "abort")
+        finally:
+            self._open.set()
+        if self._asynchronous.sampler in ("ready_first", "windowed"):
+            oldest = version.step - self._asynchronous.max_staleness
+            for group in list(self._in_flight.values()):
+                if group.start.step < oldest and group.start.incarnation == version.incarnation:
+                    self.counters.too_old += 1
+                    group.task.cancel(TOO_OLD)
+        return version
+
+    # --- one group
+
+    async def _finish(
+        self, key: int, incarnation: int, on_group: Callable[[int], None]
+    ) -> GroupSummary | None:
+        """None: it was given up."""
+        async with self._permits:
+            await self._open.wait()
+            version = self._engine.version
+            if version is None:
+                raise WeightsMissing("the generator holds no weights: refit", role="generator")
+            task = asyncio.current_task()
+            assert task is not None
+            self._in_flight[key] = _InFlight(key, incarnation, version, task)
+            try:
+                await self._filed(lambda: self._partition.begin(key, version.step))
+                group = await self._sampled(key, incarnation)
+                made = await asyncio.shield(self._filed(lambda: self._commit(group)))
+            except asyncio.CancelledError as cancelled:
+                if TOO_OLD not in cancelled.args:
+                    raise
+                task.uncancel()
+                return None  # the trainer finds the same: it throws away what was begun too long ago
+            except DataFault as fault:
+                await self._filed(lambda: self._give_up(key, fault))
+                self.counters.given_up += 1
+                return None
+            finally:
+                async with self._idle:
+                    del self._in_flight[key]
+                    self._idle.notify_all()
+        on_group(key)
+        self.counters.mixed += group.version_start != group.version_end
+        return made
+
+    async def _sampled(self, key: int, incarnation: int) -> PromptGroup:
+        problem = await self._scored(lambda: self._drawing.problem(key))
+        prompt, seeds = self._drawing.encode(problem), self._drawing.seeds(key)
+        answered: Answered = await self._engine.generate([prompt] * len(seeds), seeds, self._drawing.params())
+        try:
+            async with asyncio.TaskGroup() as siblings:
+                samples = [
+                    siblings.create_task(self._sample(problem, completion, seed))
+                    for completion, seed in zip(answered.completions, seeds, strict=True)
+                ]
+        except BaseExceptionGroup as several:
+            raise _first(several) from several
+        versions = (answered.version, answered.version)
+        return group_of(key, incarnation, problem, prompt, versions, [task.result() for task in samples])
+
+    async def _sample(self, problem: Problem, completion: Completion, seed: int) -> Sample:
+        return sample_of(completion, await self._score(problem, completion.text), seed)
+
+    async def _score(self, problem: Problem, text: str) -> Score:
+        """Asked for again when the environment is away, or is wrong for once."""
+        data_faults = infra_faults = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._spec.environment.timeout_s):
+                    return self._drawing.accepted(problem, await self._asked(problem, text))
+            except DataFault as fault:
+                data_faults += 1
+                if data_faults == DATA_TRIES:
+                    raise
+                self.counters.data_retries += 1
+                _log.info("%s: scored again: %s", problem.id, fault)
+            except (TimeoutError, OSError, InfraFault) as error:
+                infra_faults += 1
+                if infra_faults == INFRA_TRIES:
+                    raise InfraFault(
+                        f"environment {self._spec.environment.name} could not score an answer to {problem.id} "
+                        f"in {INFRA_TRIES} tries: {_told(error, self._spec.environment.timeout_s)}",
+                        role="environment",
+                    ) from error
+                self.counters.infra_retries += 1
+                await asyncio.sleep(_back_off(infra_faults))
+
+    async def _asked(self, problem: Problem, text: str) -> Score:
+        if inspect.iscoroutinefunction(self._environment.score):
+            return await self._environment.score(problem, text)
+        return await self._scored(lambda: self._environment.score(problem, text))
+
+    # --- what blocks
+
+    def _replayed(self, keys: Sequence[int], incarnation: int) -> tuple[list[PromptGroup], set[int]]:
+        """What is finished, and put into the data plane; and what is given up."""
+        self._journal.adopt(incarnation)
+        self._index.refresh()
+        found, tombstones = self._index.groups(keys), self._index.tombstones()
+        groups = [found[key] for key in keys if key in found]
+        self._partition.put(groups)
+        for key in keys:
+            if key in tombstones:
+                self._partition.give_up(key)
+        return groups, set(tombstones)
+
+    def _commit(self, group: PromptGroup) -> GroupSummary:
+        self._journal.append([group])  # durable first: what trains is in the journal
+        self._partition.put([group])
+        return summary(group, replayed=False)
+
+    def _give_up(self, key: int, fault: DataFault) -> None:
+        """Drop the prompt for good, or raise its fault when the run has given up as many as it may."""
+        self._index.refresh()
+        if len(self._index.tombstones()) >= self._spec.environment.max_dropped:
+            raise fault
+        _log.warning("prompt %d is given up: %s", key, fault)
+        self._journal.drop([key], str(fault))
+        self._partition.give_up(key)
+
+    async def _filed(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._files, work)
+
+    async def _scored(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._scorers, work)
+
+    # --- ending
+
+    def _cancel(self, batch: _Batch) -> None:
+        batch.cancelled = True
+        for task in batch.tasks.values():
+            task.cancel()
+
+    async def _all(self, batch: _Batch) -> None:
+        """Wait for them; the first that fails ends the others, and is what failed."""
+        tasks: Collection[asyncio.Task[GroupSummary | None]] = batch.tasks.values()
+        if not tasks:
+            return
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        faults = [error for task in tasks if not task.cancelled() and (error := task.exception())]
+        if faults:
+            raise faults[0]
+        if batch.cancelled or any(task.cancelled() for task in tasks):
+            ended = sum(not task.cancelled() for task in tasks)
+            raise Cancelled(f"rollout cancelled with {ended} of {len(tasks)} groups finished")
+
+    def close(self) -> None:
+        self._files.shutdown(wait=True, cancel_futures=True)
+        self._scorers.shutdown(wait=False, cancel_futures=True)
+
+
+def _first(several: BaseExceptionGroup) -> BaseException:
+    error: BaseException = several
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _back_off(failures: int) -> float:
+    return min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
+
+
+def _told(error: Exception, timeout_s: float) -> str:
+    if isinstance(error, RatchetError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s:g} s (environment.timeout_s)"
+    return f"{type(error).__name__}: {error}"
