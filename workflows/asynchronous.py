@@ -113,7 +113,7 @@ async def _step(life: Life, ahead: Ahead, max_staleness: int) -> bool:
         TrainReceipt,
     )
     ahead.trained(step)
-    life.trained(train, step)
+    life.trained(train, step, train.cursor_end)
 
     await ahead.drained()
     refit = await life.run(RefitArgs(op=life.op(step, OpKind.REFIT), version=train.version), RefitReceipt)

@@ -52,7 +52,12 @@ class Checkpoints:
             return
         version = life.head()
         await life.run(
-            SnapshotArgs(op=life.op(state.step, OpKind.SNAPSHOT), version=version, cursor=state.cursor),
+            SnapshotArgs(
+                op=life.op(state.step, OpKind.SNAPSHOT),
+                version=version,
+                cursor=state.cursor,
+                finished=state.finished,
+            ),
             SnapshotReceipt,
         )
         op, export = life.op(state.step, OpKind.COMMIT_CHECKPOINT), life.spec.checkpointing.hf_export
@@ -61,7 +66,10 @@ class Checkpoints:
             return
         # A stop that was asked for makes this the last one, even if it was due anyway.
         hf_export = export == "every" or (export == "final" and (final or state.stop_requested))
-        self._start(CommitArgs(op=op, version=version, cursor=state.cursor, hf_export=hf_export))
+        args = CommitArgs(
+            op=op, version=version, cursor=state.cursor, finished=state.finished, hf_export=hf_export
+        )
+        self._start(args)
 
     async def insist(self) -> None:
         """The head is saved. Raises StorageFault after MAX_STARTS tries, five minutes in all."""

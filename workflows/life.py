@@ -115,10 +115,10 @@ class Life:
         )
         self.records.start(f"evaluation at step {step}", EvaluationEntry(step=step, receipt=receipt))
 
-    def trained(self, receipt: TrainReceipt, step: int) -> None:
+    def trained(self, receipt: TrainReceipt, step: int, cursor: int) -> None:
         """The head moved on by a step."""
         state = self.state
-        state.step, state.cursor, state.head = step, receipt.cursor_end, receipt.version
+        state.step, state.cursor, state.head = step, cursor, receipt.version
         state.recoveries = 0
         self._steps_here += 1
 

@@ -167,6 +167,7 @@ async def _restore(life: Life) -> None:
         state.avoid.append(checkpoint.path)
         raise CheckpointDamaged(fault.message, role=fault.role) from error
     state.head = receipt.version
+    state.finished, state.drawn, state.batches = receipt.finished, state.cursor, state.step
     life.records.start(f"incarnation {state.incarnation}", IncarnationEntry(receipt=receipt))
 
 

@@ -15,6 +15,7 @@ from workflows.asynchronous import asynchronous
 from workflows.failures import fault_of
 from workflows.life import Life
 from workflows.recovery import come_alive, lose
+from workflows.streaming import streaming
 from workflows.synchronous import synchronous
 from workflows.watchdog import watch
 
@@ -42,8 +43,10 @@ class RunWorkflow:
                     await come_alive(life)
                     if life.spec.asynchronous is None:
                         await synchronous(life)
-                    else:
+                    elif life.spec.asynchronous.exact:
                         await asynchronous(life, life.spec.asynchronous.max_staleness)
+                    else:
+                        await streaming(life, life.spec.asynchronous)
                     await life.finish()
                 except (ActivityError, RatchetError) as error:
                     lose(life, error)

@@ -45,7 +45,7 @@ async def _step(life: Life) -> bool:
         ),
         TrainReceipt,
     )
-    life.trained(train, step)
+    life.trained(train, step, train.cursor_end)
 
     refit = await life.run(RefitArgs(op=life.op(step, OpKind.REFIT), version=train.version), RefitReceipt)
     state.refitted = train.version

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ratchet.artifacts.durable import sha256_file, storage_faults, write_atomic
 from ratchet.spec.faults import CheckpointDamaged
 from ratchet.spec.ids import WeightVersion
+from ratchet.spec.ranges import Ranges
 
 MANIFEST_NAME = "manifest.json"
 _CHECKPOINT = re.compile(r"(?:^|/)runs/([^/]+)/checkpoints/(\d+)-(\d+)/?$")
@@ -54,7 +55,9 @@ class Manifest(BaseModel):
     """The incarnation that wrote it."""
     step: int
     cursor: int
-    """Next undrawn cursor position."""
+    """Next undrawn cursor position; of an asynchronous run, the lowest that it is not done with."""
+    finished: Ranges = ()
+    """Positions above the cursor that it is done with."""
     version: WeightVersion
     state_digest: str
     """sha256 over the sorted (name, dtype, shape, bytes) of the state: no paths, times or ids."""
@@ -77,7 +80,9 @@ class Manifest(BaseModel):
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        # Manifests that were written before there was `finished` have to keep their digests.
+        since = None if self.finished else {"finished"}
+        return hashlib.sha256(self.model_dump_json(exclude=since).encode()).hexdigest()
 
 
 def checkpoints_key(run: str) -> str:

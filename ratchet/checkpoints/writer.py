@@ -27,6 +27,7 @@ from ratchet.checkpoints.state import flatten, state_digest
 from ratchet.sessions.failpoints import failpoint
 from ratchet.spec.faults import Conflict, RatchetError, StorageFault
 from ratchet.spec.ids import WeightVersion
+from ratchet.spec.ranges import Ranges
 
 STATE_FOLDER = "state"
 HF_FOLDER = "hf"
@@ -53,6 +54,7 @@ def write_checkpoint(
     incarnation: int,
     step: int,
     cursor: int,
+    finished: Ranges = (),
     version: WeightVersion,
     base_model: str,
     spec_digest: str,
@@ -79,6 +81,7 @@ def write_checkpoint(
                     incarnation=incarnation,
                     step=step,
                     cursor=cursor,
+                    finished=finished,
                     version=version,
                     state_digest=digest,
                     base_model=base_model,

@@ -53,7 +53,7 @@ class GeneratorService:
         """What was carried out here, for a conductor that has to read its log again."""
         return self._book.entries()
 
-    def open(self, model_folder: str) -> dict[str, str]:
+    def open(self, model_folder: str, incarnation: int = 0) -> dict[str, str]:  # noqa: ARG002 - calls queue
         """Build the model, once; its weights come by refit. Name -> dtype of what a refit must bring."""
         folder = Path(model_folder)
         if self._opened != folder:

@@ -2,7 +2,9 @@
 
 import hashlib
 import logging
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -15,17 +17,20 @@ from ratchet.checkpoints.writer import write_checkpoint
 from ratchet.journal.crossing import crossed
 from ratchet.models.prepare import prepare_model
 from ratchet.policy.registry import create_trainer
+from ratchet.policy.streaming import StreamedStep
 from ratchet.refit.ipc import ShmSender
 from ratchet.refit.manifest import RefitManifest
 from ratchet.refit.segments import segment_prefix, sweep
+from ratchet.rollouts.group import PromptGroup
 from ratchet.rollouts.partition import TrainPartition
 from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.receipt_book import ReceiptBook
 from ratchet.spec.faults import ActorLost, CheckpointDamaged
 from ratchet.spec.home import Home
 from ratchet.spec.hyperparameters import with_values
-from ratchet.spec.ids import WeightVersion
+from ratchet.spec.ids import OpId, WeightVersion
 from ratchet.spec.operations import CommitArgs, RefitArgs, RestoreArgs, SnapshotArgs, TrainArgs
+from ratchet.spec.ranges import keys_of
 from ratchet.spec.receipts import CheckpointReceipt, RestoreReceipt, SnapshotReceipt, TrainReceipt
 from ratchet.spec.run_spec import RunSpec
 
@@ -57,6 +62,9 @@ class TrainerService:
         self._hyperparameters: dict[str, float] = {}
         """Those that differ from the spec's, as the trainer has them now."""
         self._snapshots: dict[WeightVersion, State] = {}
+        self._cancelled: set[OpId] = set()
+        self._weights = threading.Lock()
+        """Whoever moves the weights, or copies them, has it."""
 
     def receipts(self) -> list[tuple[str, str, dict[str, object]]]:
         """What was carried out here, for a conductor that has to read its log again."""
@@ -77,12 +85,13 @@ class TrainerService:
             self._trainer.adopt(self._spec)
             self._hyperparameters = {}
             self._base_digest = loaded.model_digest
-            digest, parent = loaded.model_digest, None
+            digest, parent, finished = loaded.model_digest, None, ()
             failpoint("restore.opened")
             if args.checkpoint is not None:
                 folder, owner = Path(args.checkpoint), args.checkpoint_run or self._run
                 self._trainer.load_state(load_checkpoint(folder, self._trainer.state_template(), owner))
-                digest, parent = self._trainer.digest(), read_manifest(folder, owner).version
+                manifest = read_manifest(folder, owner)
+                digest, parent, finished = self._trainer.digest(), manifest.version, manifest.finished
                 if parent.digest != digest:
                     raise CheckpointDamaged(
                         f"{folder} was restored to weights {digest[:8]}, but its manifest says "
@@ -96,6 +105,7 @@ class TrainerService:
                 version=self._position,
                 checkpoint=args.checkpoint,
                 parent=parent,
+                finished=finished,
                 num_parameters=loaded.num_parameters,
                 model_digest=loaded.model_digest,
             )
@@ -108,30 +118,20 @@ class TrainerService:
         def effect() -> TrainReceipt:
             self._require(args.version)
             failpoint("train_step.begin")
+            if args.wanted:
+                return self._streamed(args)
             groups = self._partition.fetch(_trained(args))
             failpoint("train_step.leased")
             started = time.monotonic()
-            if args.hyperparameters != self._hyperparameters:
-                self._trainer.adopt(with_values(self._spec, args.hyperparameters))
-                self._hyperparameters = args.hyperparameters
-            other = {group.key for group in groups if crossed(group, args.version, args.max_staleness)}
-            if other:
-                log.warning(
-                    "%s: %d groups are of other weights than %s: corrected, or discarded if too far",
-                    args.op,
-                    len(other),
-                    args.version,
-                )
-            result = self._trainer.train(args.op.step, groups, other)
-            # The weights have moved: whatever fails from here on, the step is not trained on top of itself.
-            self._position = None
-            digest = self._trainer.digest()
-            self._optimizer_steps += 1
-            self._position = WeightVersion(incarnation=args.op.incarnation, step=args.op.step, digest=digest)
+            self._adopt_hyperparameters(args)
+            other = self._crossed(args, groups)
+            with self._weights:
+                result = self._trainer.train(args.op.step, groups, other)
+                version = self._moved(args)
             return TrainReceipt(
                 op=str(args.op),
                 engine_s=time.monotonic() - started,
-                version=self._position,
+                version=version,
                 cursor_start=args.cursor_start,
                 cursor_end=args.cursor_end,
                 num_groups=len(groups),
@@ -144,14 +144,67 @@ class TrainerService:
         receipt = self._book.once(args, effect)
         failpoint("train_step.trained")
         # After the receipt is kept: a caller who comes again acknowledges again, and trains nothing.
-        self._partition.ack(_trained(args))
+        self._partition.ack(list(keys_of(receipt.trained)) or _trained(args))
         return receipt
 
+    def _streamed(self, args: TrainArgs) -> TrainReceipt:
+        """A step over groups as they are finished."""
+        started = time.monotonic()
+        self._adopt_hyperparameters(args)
+        step = StreamedStep(self._spec, self._partition, args)
+        self._trainer.begin(args.op.step)
+        try:
+            for groups in step.portions(lambda: args.op in self._cancelled):
+                failpoint("train_step.leased")
+                self._trainer.add(groups, self._crossed(args, groups))
+        except BaseException:
+            self._trainer.abort()
+            raise
+        with self._weights:
+            result = self._trainer.finish()
+            version = self._moved(args)
+        return step.receipt(result, version, self._optimizer_steps, time.monotonic() - started)
+
+    def cancel(self, op: OpId) -> None:
+        """Let a step that waits for groups end with Cancelled; one that has all of its own goes on."""
+        self._cancelled.add(op)
+
+    def _adopt_hyperparameters(self, args: TrainArgs) -> None:
+        if args.hyperparameters != self._hyperparameters:
+            self._trainer.adopt(with_values(self._spec, args.hyperparameters))
+            self._hyperparameters = args.hyperparameters
+
+    def _crossed(self, args: TrainArgs, groups: Sequence[PromptGroup]) -> set[int]:
+        """Keys of groups of other weights than these should be of."""
+        other = {group.key for group in groups if crossed(group, args.version, args.max_staleness)}
+        if other:
+            log.warning(
+                "%s: %d groups are of other weights than %s: corrected, or discarded if too far",
+                args.op,
+                len(other),
+                args.version,
+            )
+        return other
+
+    def _moved(self, args: TrainArgs) -> WeightVersion:
+        """The weights have moved: whatever fails from here on, the step is not trained on top of itself."""
+        self._position = None
+        digest = self._trainer.digest()
+        self._optimizer_steps += 1
+        self._position = WeightVersion(incarnation=args.op.incarnation, step=args.op.step, digest=digest)
+        return self._position
+
+    def position(self) -> WeightVersion | None:
+        """The version that it holds."""
+        return self._position
+
     def stage_refit(self, args: RefitArgs, wire_dtypes: dict[str, str]) -> RefitManifest:
-        """Put the head where generators can read it. Again: staged again."""
-        self._require(args.version)
-        weights = cast("dict[str, torch.Tensor]", self._trainer.weights())
-        manifest = self._sender.stage(args.version, weights, wire_dtypes)
+        """Put the head where generators can read it, also while a step waits for its groups. Again: staged
+        again."""
+        with self._weights:
+            self._require(args.version)
+            weights = cast("dict[str, torch.Tensor]", self._trainer.weights())
+            manifest = self._sender.stage(args.version, weights, wire_dtypes)
         failpoint("refit.staged")
         return manifest
 
@@ -192,6 +245,7 @@ class TrainerService:
                 incarnation=args.op.incarnation,
                 step=args.op.step,
                 cursor=args.cursor,
+                finished=args.finished,
                 version=args.version,
                 base_model=self._base_digest,
                 spec_digest=hashlib.sha256(self._spec.model_dump_json().encode()).hexdigest(),

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -116,8 +116,8 @@ class RolloutManager:
         self,
         keys: Sequence[int],
         incarnation: int,
-        on_group: Callable[[int], None] = lambda key: None,
-        batch_known: Callable[[Callable[[], None]], None] = lambda cancel: None,
+        on_group: Callable[[int], None],
+        batch_known: Callable[[Callable[[], None]], None] = lambda _cancel: None,
     ) -> RolloutResult:
         """Finish a group for each key, or give it up: from the journal if it is there, else sampled by
         whatever weights are live.
@@ -218,7 +218,8 @@ class RolloutManager:
                     raise
                 task.uncancel()
                 return None  # the trainer finds the same: it throws away what was begun too long ago
-            except DataFault as fault:
+            except DataFault as error:
+                fault = error
                 await self._filed(lambda: self._give_up(key, fault))
                 self.counters.given_up += 1
                 return None
@@ -265,8 +266,9 @@ class RolloutManager:
                 infra_faults += 1
                 if infra_faults == INFRA_TRIES:
                     raise InfraFault(
-                        f"environment {self._spec.environment.name} could not score an answer to {problem.id} "
-                        f"in {INFRA_TRIES} tries: {_told(error, self._spec.environment.timeout_s)}",
+                        f"environment {self._spec.environment.name} could not score an answer to "
+                        f"{problem.id} in {INFRA_TRIES} tries: "
+                        f"{_told(error, self._spec.environment.timeout_s)}",
                         role="environment",
                     ) from error
                 self.counters.infra_retries += 1

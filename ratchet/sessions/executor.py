@@ -1,9 +1,9 @@
 """What each operation does with the engines: one short coroutine per kind."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from ratchet.sessions.engines import DataPlaneHandle, GeneratorHandle, GroupSummary, TrainerHandle
+from ratchet.sessions.engines import DataPlaneHandle, GeneratorHandle, TrainerHandle
 from ratchet.sessions.replacing import Parts
 from ratchet.spec.faults import Cancelled, DataFault
 from ratchet.spec.ids import OpId, OpKind
@@ -17,8 +17,10 @@ from ratchet.spec.operations import (
     SnapshotArgs,
     TrainArgs,
 )
+from ratchet.spec.ranges import keys_of
 from ratchet.spec.receipts import AnyReceipt, RolloutReceipt, parse_receipt
 from ratchet.spec.run_spec import RunSpec
+from ratchet.spec.summing import GroupSummary, rollout_receipt
 
 Progress = Callable[[str], None]
 
@@ -61,10 +63,12 @@ class EngineExecutor:
                 return await self._generator.evaluate(args)
 
     async def cancel(self, args: AnyArgs) -> None:
-        # Only a rollout can be given up half-way: what it finished is journaled. The others are short or
-        # have effects, and end by themselves.
+        # Only a rollout can be given up half-way, since what it finished is journaled, and a step that still
+        # waits for groups. The others are short or have effects, and end by themselves.
         if isinstance(args, RolloutArgs):
             await self._generator.cancel(args.op)
+        elif isinstance(args, TrainArgs) and args.wanted:
+            await self._trainer.cancel(args.op)
 
     async def abandon(self, args: AnyArgs) -> None:
         stuck_in = (
@@ -83,7 +87,9 @@ class EngineExecutor:
         progress("preparing the model")
         folder = await self._trainer.prepare_model()
         progress("loading the model")
-        receipt, _ = await asyncio.gather(self._trainer.restore(args, folder), self._parts.open(folder))
+        receipt, _ = await asyncio.gather(
+            self._trainer.restore(args, folder), self._parts.open(folder, args.op.incarnation)
+        )
         # After `open`, which the generator answers once it is done with whatever an older incarnation had
         # asked of it: nothing that was put before this trains.
         await self._data_plane.clear()
@@ -92,10 +98,11 @@ class EngineExecutor:
     async def _rollout(
         self, args: RolloutArgs, progress: Progress, cancelled: asyncio.Event
     ) -> RolloutReceipt:
-        keys = range(args.cursor_start, args.cursor_end)
+        over = set(keys_of(args.finished))
+        keys = [key for key in range(args.cursor_start, args.cursor_end) if key not in over]
         # Deterministic generation works group by group anyway; asking that way shows progress and lets a
         # cancel in between. Otherwise the whole batch is one call, and one batch on the engine.
-        size = 1 if self._spec.generation.deterministic else len(keys)
+        size = 1 if self._spec.generation.deterministic and not args.live else max(1, len(keys))
         groups: list[GroupSummary] = []
         dropped: list[int] = []
         samples_generated = 0
@@ -108,39 +115,16 @@ class EngineExecutor:
             dropped.extend(part.dropped)
             samples_generated, engine_s = part.samples_generated, engine_s + part.engine_s
             progress(f"{len(groups)} of {len(keys)} groups")
-        if not groups:
+        if not groups and not args.live:
             raise DataFault(
                 f"every prompt of {args.op} had to be given up: look at what the environment answers"
             )
-        return _rollout_receipt(args, groups, dropped, samples_generated, engine_s)
-
-
-def _rollout_receipt(
-    args: RolloutArgs,
-    groups: Sequence[GroupSummary],
-    dropped: Sequence[int],
-    samples_generated: int,
-    engine_s: float,
-) -> RolloutReceipt:
-    rewards = [reward for group in groups for reward in group.rewards]
-    count = len(rewards)
-    mean = sum(rewards) / count
-    num_tokens = sum(group.num_tokens for group in groups)
-    return RolloutReceipt(
-        op=str(args.op),
-        engine_s=engine_s,
-        cursor_start=args.cursor_start,
-        cursor_end=args.cursor_end,
-        num_groups=len(groups),
-        num_samples=count,
-        dropped=tuple(dropped),
-        replayed_groups=sum(group.replayed for group in groups),
-        num_tokens=num_tokens,
-        reward_mean=mean,
-        reward_std=(sum((reward - mean) ** 2 for reward in rewards) / count) ** 0.5,
-        accuracy=sum(group.correct for group in groups) / count,
-        length_mean=num_tokens / count,
-        truncated_fraction=sum(group.truncated for group in groups) / count,
-        samples_generated=samples_generated,
-        version=args.version,
-    )
+        return rollout_receipt(
+            str(args.op),
+            (args.cursor_start, args.cursor_end),
+            args.version,
+            groups,
+            dropped=dropped,
+            samples_generated=samples_generated,
+            engine_s=engine_s,
+        )

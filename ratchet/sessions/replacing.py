@@ -11,12 +11,16 @@ from ratchet.sessions.losses import GroupsMissing, WeightsMissing
 from ratchet.spec.faults import ActorLost, FaultKind, RatchetError
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
 from ratchet.spec.operations import AnyArgs, EvaluateArgs, RefitArgs, RestoreArgs, RolloutArgs, TrainArgs
+from ratchet.spec.ranges import keys_of
 from ratchet.spec.receipts import AnyReceipt, Recovered
 
 logger = logging.getLogger(__name__)
 
 MAX_LOSSES = 3
 """Losses one operation gets over; the next one is its answer, and the run opens a new incarnation."""
+
+HEAD_TRIES, HEAD_EVERY = 50, 0.1
+"""How often, and every how many seconds, a trainer between two versions is asked for one."""
 
 TRAINER, GENERATOR, DATA_PLANE = "trainer", "generator", "data-plane"
 
@@ -35,14 +39,14 @@ class Parts:
         self._lock = asyncio.Lock()
         self._replaced: Counter[str] = Counter()
 
-    async def open(self, model_folder: str) -> None:
-        """Let the generator build its model; again: no effect."""
-        self._wire_dtypes = await self._generator.open(model_folder)
+    async def open(self, model_folder: str, incarnation: int) -> None:
+        """Let the generator build its model, once, and end what older incarnations asked of it."""
+        self._wire_dtypes = await self._generator.open(model_folder, incarnation)
 
     async def refit(self, args: RefitArgs) -> AnyReceipt:
         """Move a version from the trainer to the generator."""
         if self._wire_dtypes is None:
-            await self.open(await self._trainer.prepare_model())
+            await self.open(await self._trainer.prepare_model(), args.op.incarnation)
         assert self._wire_dtypes is not None
         return await self._generator.refit(args, await self._trainer.stage_refit(args, self._wire_dtypes))
 
@@ -89,13 +93,29 @@ class Parts:
                 if not isinstance(loss, WeightsMissing):
                     self._wire_dtypes = None
                     await self._generator.renew()
-                if isinstance(args, RolloutArgs | EvaluateArgs):
+                if isinstance(args, RolloutArgs) and args.live:
+                    await self._readmit_head(args.op.run)
+                elif isinstance(args, RolloutArgs | EvaluateArgs):
                     await self._readmit(args.op.run, args.version)
             case _:
                 if not isinstance(loss, GroupsMissing):
                     await self._data_plane.renew()
                 if isinstance(args, TrainArgs):
-                    await self._generator.refill(range(args.cursor_start, args.cursor_end))
+                    over = set(keys_of(args.finished))
+                    keys = range(args.cursor_start, args.cursor_end)
+                    await self._generator.refill([key for key in keys if key not in over])
+
+    async def _readmit_head(self, run: str) -> None:
+        """The version that the trainer holds, which may move on meanwhile."""
+        for _ in range(HEAD_TRIES):
+            if version := await self._trainer.position():
+                try:
+                    return await self._readmit(run, version)
+                except ActorLost as loss:
+                    if loss.role != TRAINER or await self._trainer.position() == version:
+                        raise
+            await asyncio.sleep(HEAD_EVERY)
+        raise ActorLost("the trainer holds no weights: restore", role=TRAINER)
 
     async def _readmit(self, run: str, version: WeightVersion) -> None:
         """A generator serves again only after a refit (law 8): the one that had brought this version."""

@@ -147,6 +147,8 @@ DATA_PLANE_START = 60.0
 """For a data plane's own processes to come up (imports)."""
 DATA_PLANE_ROOM = 600.0
 """For a full data plane to have room again; then the producer's operation fails, and says who holds it."""
+STREAM_SILENT = 1800.0
+"""For a step that takes groups in as they are finished to get another one."""
 DATA_PLANE_LEASE = 3700.0
 """A lease ends after this: a consumer that was to be done by OPERATION[TRAIN_STEP] is gone."""
 DATA_PLANE_WRITE = 600.0

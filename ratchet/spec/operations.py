@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, TypeAdapter
 
 from ratchet.spec.faults import Fault
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
+from ratchet.spec.ranges import Ranges
 from ratchet.spec.receipts import AnyReceipt
 
 
@@ -32,16 +33,27 @@ class RestoreArgs(_Args):
 
 
 class RolloutArgs(_Args):
-    """Draw the cursor positions [cursor_start, cursor_end) and finish a prompt group for each."""
+    """Draw the cursor positions [cursor_start, cursor_end) and finish a prompt group for each.
+
+    `live`: by whatever weights the generators hold by then; `version` are those they held when it was asked
+    for. Else by `version`, and no other.
+    """
 
     kind: Literal[OpKind.ROLLOUT_BATCH] = OpKind.ROLLOUT_BATCH
     cursor_start: int
     cursor_end: int
     version: WeightVersion
+    live: bool = False
+    finished: Ranges = ()
+    """Positions that are not to be drawn: an earlier life of the run is done with them."""
 
 
 class TrainArgs(_Args):
-    """One optimizer step over the groups of [cursor_start, cursor_end)."""
+    """One optimizer step over the groups of [cursor_start, cursor_end).
+
+    `wanted`: over so many of the groups from `cursor_start` on, taken in as they are finished, by the sampler
+    of the spec.
+    """
 
     kind: Literal[OpKind.TRAIN_STEP] = OpKind.TRAIN_STEP
     cursor_start: int
@@ -52,6 +64,9 @@ class TrainArgs(_Args):
     """Cursor positions whose prompts were given up in the rollout."""
     hyperparameters: dict[str, float] = {}
     """Dotted keys of the run spec that have another value from this step on (`set_hyperparameters`)."""
+    wanted: int = 0
+    finished: Ranges = ()
+    """Positions from `cursor_start` on that the run is done with."""
     max_staleness: int = 0
     """Steps by which the weights that sampled a group may be older than `version`, as planned."""
 
@@ -69,6 +84,7 @@ class SnapshotArgs(_Args):
     kind: Literal[OpKind.SNAPSHOT] = OpKind.SNAPSHOT
     version: WeightVersion
     cursor: int
+    finished: Ranges = ()
 
 
 class CommitArgs(_Args):
@@ -77,6 +93,8 @@ class CommitArgs(_Args):
     kind: Literal[OpKind.COMMIT_CHECKPOINT] = OpKind.COMMIT_CHECKPOINT
     version: WeightVersion
     cursor: int
+    finished: Ranges = ()
+    """Positions above the cursor that the run is done with."""
     hf_export: bool
     """Also write `hf/`, for `from_pretrained`."""
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ratchet.spec.ids import WeightVersion
+from ratchet.spec.ranges import Ranges
 
 
 class Recovered(BaseModel):
@@ -45,6 +46,8 @@ class RestoreReceipt(Receipt):
     """Path of the checkpoint the weights came from; None: the base model."""
     parent: WeightVersion | None = None
     """The version that checkpoint was made of: where this incarnation grew from."""
+    finished: Ranges = ()
+    """Positions above the checkpoint's cursor that whoever made it was done with."""
     num_parameters: int
     model_digest: str
     """Digest of the base model, whatever the weights came from."""
@@ -84,6 +87,14 @@ class TrainReceipt(Receipt):
     """Response tokens of the whole batch: the denominator of the token-level loss."""
     optimizer_steps: int
     """The trainer's optimizer-step counter, over the whole session, after this step."""
+    trained: Ranges = ()
+    """Of a step that took its groups as they were finished: their positions,"""
+    evicted: Ranges = ()
+    """those that were thrown away as too old,"""
+    given_up: Ranges = ()
+    """and those whose prompts were given up, as far as that was known."""
+    batch: RolloutReceipt | None = None
+    """Such a step's groups, told as if one rollout had made them."""
     metrics: dict[str, float]
     """loss, grad_norm, learning_rate, reward_mean, kl, ratio_mean, clip_fraction,
     logprob_error (mean |generation - training logprob|), entropy, …"""

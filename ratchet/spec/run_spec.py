@@ -228,6 +228,11 @@ class RunSpec(_Section):
     notify: NotifySpec = NotifySpec()
 
     @property
+    def streams(self) -> bool:
+        """Whether steps take their groups in as they are finished, rather than a batch at a time."""
+        return self.asynchronous is not None and not self.asynchronous.exact
+
+    @property
     def samples_per_step(self) -> int:
         return self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
 

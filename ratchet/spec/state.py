@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from ratchet.spec.faults import Fault, Incident, SpecError
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.operations import AnyArgs, CommitArgs, RolloutArgs
+from ratchet.spec.ranges import Ranges
 from ratchet.spec.run_spec import RunSpec
 
 
@@ -93,7 +94,14 @@ class RunState(BaseModel):
     step: int = 0
     """Optimizer steps done on the path to the head."""
     cursor: int = 0
-    """Next undrawn cursor position."""
+    """Next undrawn cursor position; in a run that takes groups as they are finished, the lowest one that it
+    is not done with."""
+    finished: Ranges = ()
+    """Positions above the cursor that it is done with."""
+    drawn: int = 0
+    """Next undrawn cursor position of such a run."""
+    batches: int = 0
+    """Batches of prompts that were drawn, counted from the step that the incarnation began at."""
     head: WeightVersion | None = None
     refitted: WeightVersion | None = None
     """What the generators hold."""

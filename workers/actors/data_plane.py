@@ -127,7 +127,7 @@ class RayDataPlane(RemoteEngine):
     """DataPlaneHandle over the actor, for the conductor."""
 
     def __init__(self, config: SessionConfig) -> None:
-        super().__init__(config, ROLE, DataPlaneActor, (DESK, CONTROL), lost=DataPlaneUnavailable)
+        super().__init__(config, ROLE, DataPlaneActor, {DESK: 1, CONTROL: 1}, lost=DataPlaneUnavailable)
 
     async def clear(self) -> None:
         await self.call(DESK, "clear", PARTITION, deadline=deadlines.RAY_CALL)

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import ray
@@ -23,6 +24,30 @@ CONTROL = "control"
 """The lane that every engine answers `ping` on, whatever its others are busy with."""
 
 
+class Lines:
+    """Lines of one lane: a call takes one that is free."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._all = tuple(lines)
+        self._free: SimpleQueue[Line] = SimpleQueue()
+        for line in reversed(self._all):
+            self._free.put(line)
+
+    def call(
+        self, method: str, *arguments: Any, deadline: float, trace: tracing.Carrier | None = None
+    ) -> Any:
+        """As of a Line. There are no more callers than lines, so one is free."""
+        line = self._free.get()
+        try:
+            return line.call(method, *arguments, deadline=deadline, trace=trace)
+        finally:
+            self._free.put(line)
+
+    def cut(self, reason: str) -> None:
+        for line in self._all:
+            line.cut(reason)
+
+
 class RemoteEngine:
     """One actor of the session. Its calls raise RatchetErrors: `lost` once the actor is gone."""
 
@@ -31,16 +56,20 @@ class RemoteEngine:
         config: SessionConfig,
         role: str,
         actor: Any,
-        lanes: Sequence[str],
+        lanes: Mapping[str, int],
         *,
         lost: type[RatchetError] = ActorLost,
     ) -> None:
+        """`lanes`: how many calls of each may be under way at once."""
         self.role = role
         self._config = config
         self._class = actor
         self._loss = lost
-        self._threads = {lane: ThreadPoolExecutor(1, thread_name_prefix=lane) for lane in lanes}
-        self._lines: dict[str, Line] = {}
+        self._lanes = dict(lanes)
+        self._threads = {
+            lane: ThreadPoolExecutor(at_once, thread_name_prefix=lane) for lane, at_once in lanes.items()
+        }
+        self._lines: dict[str, Lines] = {}
         self._actor: Any = None  # kept: the first handle of a detached actor names it
         self._watch: asyncio.Task[None] | None = None
 
@@ -51,7 +80,10 @@ class RemoteEngine:
             self._class, self._config, self.role, lambda actor: actor.start.remote()
         )
         note_actor(self._config, self.role, actor_id(self._actor), endpoint.pid)
-        self._lines = {lane: Line(endpoint, self.role, lane, lost=self._loss) for lane in self._threads}
+        self._lines = {
+            lane: Lines([Line(endpoint, self.role, lane, lost=self._loss) for _ in range(at_once)])
+            for lane, at_once in self._lanes.items()
+        }
         self._watch = asyncio.create_task(
             self._until_silent(self._actor, self._lines), name=f"watch {self.role}"
         )
@@ -88,7 +120,7 @@ class RemoteEngine:
         # A killed actor cleans nothing up, and a trainer's segment is as large as its model.
         sweep(segment_prefix(Home(self._config.home), self._config.name(self.role)))
 
-    async def _until_silent(self, actor: Any, lines: dict[str, Line]) -> None:
+    async def _until_silent(self, actor: Any, lines: dict[str, Lines]) -> None:
         """A frozen process keeps its connections open: only an answer shows that it lives. One that is dead
         has told whoever was calling; to end it once more does no harm."""
         line, silent, loop = lines[CONTROL], 0.0, asyncio.get_running_loop()

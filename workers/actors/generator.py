@@ -18,6 +18,8 @@ from workers.actors.lines import Endpoint, LineServer
 
 ROLE = "generator"
 ENGINE = "engine"
+CALLS_AT_ONCE = 64
+"""Calls of an asynchronous run's generator that may be under way: its open rollouts, and a few more."""
 
 
 @ray.remote
@@ -33,11 +35,13 @@ class GeneratorActor:
         its type."""
         if self._server is None:
             config, home = self._config, self._config.enter(ROLE)
+            from ratchet.generation.live_service import LiveGeneratorService
             from ratchet.generation.service import GeneratorService
 
             name = config.name(ROLE)
             partition = TrainPartition(SessionDataPlane(config, ROLE), name)
-            service = GeneratorService(config.spec, config.run, home, partition, name, config.threads)
+            made = LiveGeneratorService if config.spec.streams else GeneratorService
+            service = made(config.spec, config.run, home, partition, name, config.threads)
             engine = {
                 "open": service.open,
                 "refit": service.refit,
@@ -46,7 +50,10 @@ class GeneratorActor:
                 "evaluate": service.evaluate,
             }
             control = {"ping": pong, "cancel": service.cancel, "receipts": service.receipts}
-            self._server = LineServer(ray.util.get_node_ip_address(), {ENGINE: engine, CONTROL: control})
+            at_once = (ENGINE,) if config.spec.streams else ()
+            self._server = LineServer(
+                ray.util.get_node_ip_address(), {ENGINE: engine, CONTROL: control}, at_once
+            )
         return self._server.endpoint
 
 
@@ -54,10 +61,12 @@ class RayGenerator(RemoteEngine):
     """GeneratorHandle over the actor."""
 
     def __init__(self, config: SessionConfig) -> None:
-        super().__init__(config, ROLE, GeneratorActor, (ENGINE, CONTROL))
+        calls = {ENGINE: CALLS_AT_ONCE if config.spec.streams else 1, CONTROL: 1}
+        super().__init__(config, ROLE, GeneratorActor, calls)
 
-    async def open(self, model_folder: str) -> dict[str, str]:
-        return await self.call(ENGINE, "open", model_folder, deadline=deadlines.OPERATION[OpKind.RESTORE])
+    async def open(self, model_folder: str, incarnation: int) -> dict[str, str]:
+        deadline = deadlines.OPERATION[OpKind.RESTORE]
+        return await self.call(ENGINE, "open", model_folder, incarnation, deadline=deadline)
 
     async def refit(self, args: RefitArgs, manifest: RefitManifest) -> AnyReceipt:
         return await self.call(ENGINE, "refit", args, manifest, deadline=deadlines.OPERATION[args.kind])

@@ -5,7 +5,7 @@ import ray
 from ratchet.refit.manifest import RefitManifest
 from ratchet.rollouts.partition import TrainPartition
 from ratchet.spec import deadlines
-from ratchet.spec.ids import OpKind
+from ratchet.spec.ids import OpId, OpKind, WeightVersion
 from ratchet.spec.operations import AnyArgs, CommitArgs, RefitArgs, RestoreArgs, SnapshotArgs, TrainArgs
 from ratchet.spec.receipts import AnyReceipt
 from workers.actors.base import SessionConfig, pong
@@ -16,6 +16,7 @@ from workers.actors.lines import Endpoint, LineServer
 ROLE = "trainer"
 ENGINE = "engine"
 WRITER = "writer"
+STAGE = "stage"
 
 
 @ray.remote
@@ -44,9 +45,16 @@ class TrainerActor:
                 "snapshot": service.snapshot,
             }
             writer = {"commit_checkpoint": service.commit_checkpoint}
-            control = {"ping": pong, "receipts": service.receipts}
+            stage = {"stage_refit": service.stage_refit}
+            control = {
+                "ping": pong,
+                "receipts": service.receipts,
+                "position": service.position,
+                "cancel": service.cancel,
+            }
             self._server = LineServer(
-                ray.util.get_node_ip_address(), {ENGINE: engine, WRITER: writer, CONTROL: control}
+                ray.util.get_node_ip_address(),
+                {ENGINE: engine, STAGE: stage, WRITER: writer, CONTROL: control},
             )
         return self._server.endpoint
 
@@ -55,7 +63,9 @@ class RayTrainer(RemoteEngine):
     """TrainerHandle over the actor."""
 
     def __init__(self, config: SessionConfig) -> None:
-        super().__init__(config, ROLE, TrainerActor, (ENGINE, WRITER, CONTROL))
+        super().__init__(config, ROLE, TrainerActor, dict.fromkeys((ENGINE, STAGE, WRITER, CONTROL), 1))
+        # A step that waits for groups may wait for a generator that waits for weights.
+        self._staging = STAGE if config.spec.streams else ENGINE
 
     async def prepare_model(self) -> str:
         return await self.call(ENGINE, "prepare_model", deadline=deadlines.OPERATION[OpKind.RESTORE])
@@ -68,7 +78,13 @@ class RayTrainer(RemoteEngine):
 
     async def stage_refit(self, args: RefitArgs, wire_dtypes: dict[str, str]) -> RefitManifest:
         deadline = deadlines.OPERATION[args.kind]
-        return await self.call(ENGINE, "stage_refit", args, wire_dtypes, deadline=deadline)
+        return await self.call(self._staging, "stage_refit", args, wire_dtypes, deadline=deadline)
+
+    async def position(self) -> WeightVersion | None:
+        return await self.call(CONTROL, "position", deadline=deadlines.RAY_CALL)
+
+    async def cancel(self, op: OpId) -> None:
+        await self.call(CONTROL, "cancel", op, deadline=deadlines.RAY_CALL)
 
     async def snapshot(self, args: SnapshotArgs) -> AnyReceipt:
         return await self._operation(ENGINE, "snapshot", args)

@@ -31,6 +31,7 @@ from ratchet.spec.operations import (
     SnapshotArgs,
     TrainArgs,
 )
+from ratchet.spec.ranges import Ranges, keys_of, to_ranges
 from ratchet.spec.receipts import (
     AnyReceipt,
     CheckpointReceipt,
@@ -42,6 +43,7 @@ from ratchet.spec.receipts import (
     SnapshotReceipt,
     TrainReceipt,
 )
+from ratchet.spec.summing import rollout_receipt
 
 Moment = tuple[OpKind, int]
 """An operation of a script: its kind and its step, in whatever incarnation."""
@@ -65,6 +67,8 @@ class Script:
     """Every operation that had its effect, in order; one that stands in it twice is a defect."""
     hyperparameters: dict[str, dict[str, float]] = field(default_factory=dict)
     """What every train step was given."""
+    trained: dict[str, Ranges] = field(default_factory=dict)
+    """Positions of every train step that took its groups as they were finished."""
 
     def hold(self, kind: OpKind, step: int) -> asyncio.Event:
         return self.holds.setdefault((kind, step), asyncio.Event())
@@ -78,6 +82,8 @@ class ScriptedExecutor:
         self._home = home
         self._weights: str | None = None
         self._snapshots: dict[WeightVersion, str] = {}
+        self._finished: list[int] = []
+        """Positions whose groups are there, as they came."""
 
     async def execute(
         self, args: AnyArgs, progress: Callable[[str], None], cancelled: asyncio.Event
@@ -96,6 +102,8 @@ class ScriptedExecutor:
             raise faults.pop(0)
         if self._weights is None and not isinstance(args, RestoreArgs):
             raise ActorLost("the trainer holds no weights: restore", role="trainer")
+        if isinstance(args, TrainArgs) and args.wanted:
+            await self._until_finished(args, cancelled)
         receipt = self._receipt(args)
         self._script.carried_out.append(str(args.op))
         part = self._script.recovered.pop(moment, None)
@@ -110,6 +118,16 @@ class ScriptedExecutor:
     async def recover(self) -> list[tuple[OpId, str, AnyReceipt]]:
         return []
 
+    async def _until_finished(self, args: TrainArgs, cancelled: asyncio.Event) -> None:
+        while len(self._ready(args)) < args.wanted:
+            if cancelled.is_set():
+                raise Cancelled(f"{args.op} was cancelled")
+            await asyncio.sleep(0.01)
+
+    def _ready(self, args: TrainArgs) -> list[int]:
+        over = set(keys_of(args.finished))
+        return [key for key in self._finished if key >= args.cursor_start and key not in over]
+
     def _receipt(self, args: AnyArgs) -> AnyReceipt:
         op = str(args.op)
         match args:
@@ -117,6 +135,10 @@ class ScriptedExecutor:
                 return self._restore(args)
             case RolloutArgs():
                 count = args.cursor_end - args.cursor_start
+                over = set(keys_of(args.finished))
+                self._finished += [
+                    key for key in range(args.cursor_start, args.cursor_end) if key not in over
+                ]
                 return RolloutReceipt(
                     op=op,
                     cursor_start=args.cursor_start,
@@ -155,7 +177,8 @@ class ScriptedExecutor:
                 )
 
     def _restore(self, args: RestoreArgs) -> RestoreReceipt:
-        parent = None
+        parent, finished = None, ()
+        self._finished.clear()
         if args.checkpoint is None:
             self._weights = "base"
         else:
@@ -163,18 +186,22 @@ class ScriptedExecutor:
             manifest = read_manifest(folder, args.checkpoint_run or args.op.run)
             if damage := verify_files(folder, manifest):
                 raise files_damaged(damage)
-            self._weights, parent = (folder / "state").read_text(), manifest.version
+            self._weights = (folder / "state").read_text()
+            parent, finished = manifest.version, manifest.finished
         return RestoreReceipt(
             op=str(args.op),
             version=self._version(args),
             checkpoint=args.checkpoint,
             parent=parent,
+            finished=finished,
             num_parameters=1,
             model_digest="m",
         )
 
     def _train(self, args: TrainArgs) -> TrainReceipt:
         self._script.hyperparameters[str(args.op)] = args.hyperparameters
+        chosen = to_ranges(self._ready(args)[: args.wanted]) if args.wanted else ()
+        self._script.trained[str(args.op)] = chosen
         trained = (
             f"{self._held()}/{args.cursor_start}-{args.cursor_end}/{sorted(args.hyperparameters.items())}"
         )
@@ -188,6 +215,8 @@ class ScriptedExecutor:
             zero_advantage_groups=0,
             num_tokens=8,
             optimizer_steps=args.op.step,
+            trained=chosen,
+            batch=rollout_receipt(str(args.op), chosen[0], args.version, ()) if chosen else None,
             metrics={"loss": 0.1, "grad_norm": 1.0, "learning_rate": 1e-5, "reward_mean": 0.5},
         )
 
@@ -203,6 +232,7 @@ class ScriptedExecutor:
             incarnation=incarnation,
             step=step,
             cursor=args.cursor,
+            finished=args.finished,
             version=args.version,
             state_digest=sha256,
             base_model="m",

@@ -110,7 +110,7 @@ class Generator:
     async def renew(self) -> None:
         self._note("generator.renew")
 
-    async def open(self, model_folder: str) -> dict[str, str]:
+    async def open(self, model_folder: str, incarnation: int) -> dict[str, str]:
         self._note("generator.open")
         return {"w": "float32"}
 

@@ -1,3 +1,5 @@
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +13,7 @@ def test_ranges_hold_what_was_put_into_them_and_do_not_touch(keys: set[int]) -> 
     ranges = to_ranges(keys)
     assert list(keys_of(ranges)) == sorted(keys)
     assert count(ranges) == len(keys)
-    assert all(end < start for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(ranges))
 
 
 @given(st.lists(KEYS, max_size=6))

@@ -1,0 +1,108 @@
+"""The streaming loop over real Temporal, store and conductor; the engines follow a script."""
+
+from typing import Any
+
+import pytest
+
+from ratchet.spec import names
+from ratchet.spec.faults import ActorLost, InfraFault, RatchetError
+from ratchet.spec.ids import OpKind
+from ratchet.spec.ranges import keys_of
+from ratchet.spec.state import RunPhase, RunStatus
+
+Stack = Any  # tests/workflows/conftest.py: Bench
+
+STREAM = {"sampler": "ready_first", "refit": "keep", "max_staleness": 2}
+EVERY = {"every": 2}
+PROMPTS = 2
+
+
+def trained(stack: Stack, run: str) -> list[int]:
+    """Positions that the run's weights were trained on, in the order of its steps."""
+    path = stack.store.steps_on_path(run)
+    ops = [f"{run}/{row.incarnation}/{row.step}/train_step" for row in path]
+    return [key for op in ops for key in keys_of(stack.script.trained[op])]
+
+
+async def test_steps_are_made_of_what_is_finished(stack: Stack, run: str) -> None:
+    straggler = stack.script.hold(OpKind.ROLLOUT_BATCH, 1)
+    handle = await stack.start(stack.spec(5, asynchronous=STREAM), run)
+    await stack.begun(OpKind.ROLLOUT_BATCH, 4)  # opened once two steps were done without the first batch
+    straggler.set()
+    assert (await handle.result()).step == 5
+    assert trained(stack, run)[:4] == [2, 3, 4, 5]
+    assert sorted(trained(stack, run)) == list(range(5 * PROMPTS))
+
+
+async def test_no_more_is_begun_than_the_buffer_holds(stack: Stack, run: str) -> None:
+    train = stack.script.hold(OpKind.TRAIN_STEP, 1)
+    handle = await stack.start(stack.spec(6, asynchronous=STREAM), run)
+    await stack.begun(OpKind.TRAIN_STEP, 1)
+    await stack.on_record(lambda: f"{run}/1/3/rollout_batch" in stack.script.carried_out)
+    assert not stack.script.began[OpKind.ROLLOUT_BATCH, 4].is_set()
+    train.set()
+    assert (await handle.result()).step == 6
+    assert sorted(trained(stack, run)) == list(range(6 * PROMPTS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        (OpKind.ROLLOUT_BATCH, ActorLost("the trainer died", role="trainer")),
+        (OpKind.TRAIN_STEP, ActorLost("the trainer died", role="trainer")),
+        (OpKind.REFIT, InfraFault("no route to the generator")),
+    ],
+    ids=lambda each: getattr(each, "value", ""),
+)
+async def test_a_loss_at_any_part_of_a_step_loses_no_prompt(
+    stack: Stack, run: str, kind: OpKind, fault: RatchetError
+) -> None:
+    stack.script.faults[kind, 4] = [fault]
+    handle = await stack.start(stack.spec(6, asynchronous=STREAM, checkpointing=EVERY), run)
+    result = await handle.result()
+    assert (result.phase, result.step) == (RunPhase.COMPLETED, 6)
+    assert sorted(trained(stack, run)) == list(range(6 * PROMPTS))
+
+
+async def test_what_was_trained_out_of_turn_is_not_trained_again_after_a_loss(stack: Stack, run: str) -> None:
+    straggler = stack.script.hold(OpKind.ROLLOUT_BATCH, 1)
+    stack.script.faults[OpKind.TRAIN_STEP, 3] = [ActorLost("the trainer died", role="trainer")]
+    spec = stack.spec(6, asynchronous=STREAM, checkpointing={"every": 1})
+    handle = await stack.start(spec, run)
+    await stack.begun(OpKind.TRAIN_STEP, 3)
+    straggler.set()
+    result = await handle.result()
+    assert result.step == 6
+    assert stack.store.get_run(run).incarnation == 2
+    assert sorted(trained(stack, run)) == list(range(6 * PROMPTS))
+
+
+async def test_continuing_as_new_joins_what_is_open(stack: Stack, run: str) -> None:
+    spec = stack.spec(6, asynchronous=STREAM, runtime={"continue_as_new_every_steps": 1})
+    handle = await stack.start(spec, run)
+    await handle.result()
+    assert (await handle.describe()).run_id != handle.first_execution_run_id
+    assert len(stack.script.carried_out) == len(set(stack.script.carried_out))
+    assert sorted(trained(stack, run)) == list(range(6 * PROMPTS))
+
+
+async def test_a_stop_ends_a_step_that_waits_for_groups(stack: Stack, run: str) -> None:
+    for step in (2, 3, 4):
+        stack.script.hold(OpKind.ROLLOUT_BATCH, step)
+    handle = await stack.start(stack.spec(6, asynchronous=STREAM), run)
+    await stack.begun(OpKind.TRAIN_STEP, 2)
+    await handle.execute_update(names.UPDATE_STOP, result_type=RunStatus)
+    result = await handle.result()
+    assert (result.phase, result.step) == (RunPhase.STOPPED, 1)
+    assert result.checkpoint is not None
+    assert result.checkpoint.version.step == 1
+
+
+async def test_an_extended_run_draws_on(stack: Stack, run: str) -> None:
+    train = stack.script.hold(OpKind.TRAIN_STEP, 2)
+    handle = await stack.start(stack.spec(2, asynchronous=STREAM), run)
+    await stack.begun(OpKind.TRAIN_STEP, 2)
+    await stack.update(run, names.UPDATE_EXTEND, {"max_num_steps": 4})
+    train.set()
+    assert (await handle.result()).step == 4
+    assert sorted(trained(stack, run)) == list(range(4 * PROMPTS))
