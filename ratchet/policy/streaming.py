@@ -35,7 +35,9 @@ class StreamedStep:
         self._partition = partition
         self._args = args
         self._finished = set(keys_of(args.finished))
-        """Positions that are done with, trained here or not."""
+        """Positions that the run was done with before."""
+        self._taken: set[int] = set()
+        """Positions of `_groups`. They stay in the data plane until the step is done: it may be aborted."""
         self._groups: list[PromptGroup] = []
         self._evicted: set[int] = set()
         self._given_up: set[int] = set()
@@ -50,7 +52,7 @@ class StreamedStep:
             if len(chosen) >= min(self._asynchronous.min_groups_to_train, missing):
                 groups = self._partition.fetch(chosen)
                 self._groups += groups
-                self._finished.update(chosen)
+                self._taken.update(chosen)
                 silent_since = time.monotonic()
                 yield groups
                 continue
@@ -125,7 +127,7 @@ class StreamedStep:
         candidates: list[Candidate] = []
         key, last = self._args.cursor_start, max(there, default=-1)
         while key <= last or len(candidates) < wanted:
-            if not self._is_over(key) and key not in self._given_up:
+            if not self._is_over(key) and key not in self._given_up and key not in self._taken:
                 candidates.append(_candidate(key, there.get(key)))
             key += 1
         return candidates

@@ -5,6 +5,7 @@ definitions, with its own AdamW.
 """
 
 import math
+import random
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from ratchet.checkpoints.state import state_digest
 from ratchet.policy.batch import group_rows
 
 KL = {"loss": {"reference_policy_kl_penalty": 0.1, "ratio_clip_max": 0.28}}
@@ -129,6 +131,46 @@ def test_law_1_cuts_agree_with_each_other(make_trainer, make_groups, sections, d
             assert got.num_tokens == want.num_tokens
             assert got.metrics == pytest.approx(want.metrics, rel=tolerance, abs=tolerance)
         assert_weights(weights[cut], weights["one"], tolerance)
+
+
+@pytest.mark.parametrize("sections", [{}, KL], ids=["plain", "kl"])
+def test_law_1_groups_may_come_one_after_the_other_in_any_order(make_trainer, make_groups, sections):
+    """Five steps of the split train step, cut at random, against whole batches."""
+    whole, split = make_trainer(torch.float64, **sections), make_trainer(torch.float64, **sections)
+    chance = random.Random(5)
+    for step in range(1, 6):
+        groups = make_groups(seed=10 + step, constant=(step % 3,))
+        want = whole.train(step, groups)
+        chance.shuffle(groups)
+        split.begin(step)
+        while groups:
+            size = chance.randint(1, len(groups))
+            split.add(groups[:size])
+            split.digest()  # whoever looks at the weights meanwhile sees, and changes, nothing
+            del groups[:size]
+        got = split.finish()
+        assert (got.num_tokens, got.zero_advantage_groups) == (want.num_tokens, want.zero_advantage_groups)
+        assert got.metrics == pytest.approx(want.metrics, rel=1e-11, abs=1e-12)
+        assert_weights(split.weights(), whole.weights(), 1e-11)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_law_1_an_abort_after_any_portion_leaves_no_bit_changed(make_trainer, make_groups, after):
+    trainer, groups = make_trainer(), make_groups(seed=6)
+    trainer.train(1, make_groups(seed=5))
+    before, rng = trainer.digest(), torch.get_rng_state()
+    state = trainer.state()
+    trainer.begin(2)
+    for group in groups[:after]:
+        trainer.add([group])
+    trainer.abort()
+    assert trainer.digest() == before
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert state_digest(trainer.state()) == state_digest(state)
+    other = make_trainer()
+    other.train(1, make_groups(seed=5))
+    assert trainer.train(2, groups).metrics == other.train(2, groups).metrics
+    assert trainer.digest() == other.digest()
 
 
 @pytest.mark.parametrize("cut", CUTS)
