@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ class Answered:
 
     completions: list[Completion]
     version: WeightVersion
+    engine_s: float
+    """Its share of the call, by its rows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +58,6 @@ class LiveEngine:
         self._interrupted = threading.Event()
         self._version: WeightVersion | None = None
         self.samples_generated = 0
-        self.busy_s = 0.0
 
     @property
     def version(self) -> WeightVersion | None:
@@ -109,7 +111,7 @@ class LiveEngine:
             requests = self._next()
         if not requests:
             return  # a call before this one answered them
-        version = self._version
+        version, began = self._version, time.monotonic()
         try:
             if version is None:
                 raise WeightsMissing("the generator holds no weights: refit", role="generator")
@@ -130,9 +132,10 @@ class LiveEngine:
             return
         self._thread.submit(self._answer_some)  # for what did not fit in
         self.samples_generated += len(completions)
+        of_a_row = (time.monotonic() - began) / max(1, len(completions))
         for request in requests:
             count = len(request.prompts)
-            _settle(request, Answered(completions[:count], version))
+            _settle(request, Answered(completions[:count], version, count * of_a_row))
             completions = completions[count:]
 
     def _next(self) -> list[_Request]:

@@ -77,11 +77,7 @@ class LiveGeneratorService:
                 self._engine.forget_weights()
             return self._generator.wire_dtypes()
 
-        async def rest() -> None:
-            self._manager.cancel_older(incarnation)
-            await self._manager.ended()
-
-        self._waited(rest())
+        self._waited(self._manager.end_older(incarnation))
         return self._waited(self._engine.between_calls(opened))
 
     def refit(self, args: RefitArgs, manifest: RefitManifest) -> RefitReceipt:

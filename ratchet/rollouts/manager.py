@@ -49,7 +49,6 @@ class _InFlight:
     """A group that is being sampled."""
 
     key: int
-    incarnation: int
     start: WeightVersion
     task: asyncio.Task[GroupSummary | None]
 
@@ -74,6 +73,8 @@ class _Batch:
     incarnation: int
     tasks: dict[int, asyncio.Task[GroupSummary | None]] = field(default_factory=dict)
     cancelled: bool = False
+    engine_s: float = 0.0
+    inflight_s: float = 0.0
 
 
 class RolloutManager:
@@ -128,7 +129,6 @@ class RolloutManager:
         """
         batch = _Batch(incarnation)
         self._batches.add(batch)
-        busy_before = self._engine.busy_s
         batch_known(lambda: self._cancel(batch))
         try:
             journaled, given_up = await self._filed(lambda: self._replayed(keys, incarnation))
@@ -137,7 +137,7 @@ class RolloutManager:
                 on_group(key)
             for key in keys:
                 if key not in done and key not in given_up:
-                    batch.tasks[key] = asyncio.create_task(self._finish(key, incarnation, on_group))
+                    batch.tasks[key] = asyncio.create_task(self._finish(key, batch, on_group))
             if batch.cancelled:
                 self._cancel(batch)
             await self._all(batch)
@@ -147,21 +147,24 @@ class RolloutManager:
                 groups=tuple(done[key] for key in keys if key in done),
                 dropped=tuple(key for key in keys if key not in done),
                 samples_generated=self._engine.samples_generated,
-                engine_s=self._engine.busy_s - busy_before,
+                engine_s=batch.engine_s,
+                inflight_s=batch.inflight_s,
             )
         finally:
-            self._batches.discard(batch)
+            async with self._idle:
+                self._batches.discard(batch)
+                self._idle.notify_all()
 
-    def cancel_older(self, incarnation: int) -> None:
-        """Nobody wants what was asked for by an incarnation before this."""
-        for batch in list(self._batches):
-            if batch.incarnation < incarnation:
-                self._cancel(batch)
+    async def end_older(self, incarnation: int) -> None:
+        """End what was asked for by an incarnation before this: nothing of it is put anywhere after this."""
 
-    async def ended(self) -> None:
-        """Nothing is being rolled out."""
+        def older() -> list[_Batch]:
+            return [batch for batch in self._batches if batch.incarnation < incarnation]
+
+        for batch in older():
+            self._cancel(batch)
         async with self._idle:
-            await self._idle.wait_for(lambda: not self._in_flight)
+            await self._idle.wait_for(lambda: not older())
 
     async def refill(self, keys: Collection[int]) -> None:
         """Put into the data plane again what is known of these: it had lost it."""
@@ -182,7 +185,8 @@ class RolloutManager:
         mode = self._asynchronous.refit
         if mode == "drain":
             self._open.clear()
-            await self.ended()
+            async with self._idle:
+                await self._idle.wait_for(lambda: not self._in_flight)
         try:
             version = await self._engine.switch(load, cut_short=mode == "abort")
         finally:
@@ -197,9 +201,7 @@ class RolloutManager:
 
     # --- one group
 
-    async def _finish(
-        self, key: int, incarnation: int, on_group: Callable[[int], None]
-    ) -> GroupSummary | None:
+    async def _finish(self, key: int, batch: _Batch, on_group: Callable[[int], None]) -> GroupSummary | None:
         """None: it was given up."""
         async with self._permits:
             await self._open.wait()
@@ -208,10 +210,11 @@ class RolloutManager:
                 raise WeightsMissing("the generator holds no weights: refit", role="generator")
             task = asyncio.current_task()
             assert task is not None
-            self._in_flight[key] = _InFlight(key, incarnation, version, task)
+            self._in_flight[key] = _InFlight(key, version, task)
+            began = asyncio.get_running_loop().time()
             try:
                 await self._filed(lambda: self._partition.begin(key, version.step))
-                group = await self._sampled(key, incarnation)
+                group = await self._sampled(key, batch)
                 made = await asyncio.shield(self._filed(lambda: self._commit(group)))
             except asyncio.CancelledError as cancelled:
                 if TOO_OLD not in cancelled.args:
@@ -224,6 +227,7 @@ class RolloutManager:
                 self.counters.given_up += 1
                 return None
             finally:
+                batch.inflight_s += asyncio.get_running_loop().time() - began
                 async with self._idle:
                     del self._in_flight[key]
                     self._idle.notify_all()
@@ -231,10 +235,11 @@ class RolloutManager:
         self.counters.mixed += group.version_start != group.version_end
         return made
 
-    async def _sampled(self, key: int, incarnation: int) -> PromptGroup:
+    async def _sampled(self, key: int, batch: _Batch) -> PromptGroup:
         problem = await self._scored(lambda: self._drawing.problem(key))
         prompt, seeds = self._drawing.encode(problem), self._drawing.seeds(key)
         answered: Answered = await self._engine.generate([prompt] * len(seeds), seeds, self._drawing.params())
+        batch.engine_s += answered.engine_s
         try:
             async with asyncio.TaskGroup() as siblings:
                 samples = [
@@ -244,7 +249,9 @@ class RolloutManager:
         except BaseExceptionGroup as several:
             raise _first(several) from several
         versions = (answered.version, answered.version)
-        return group_of(key, incarnation, problem, prompt, versions, [task.result() for task in samples])
+        return group_of(
+            key, batch.incarnation, problem, prompt, versions, [task.result() for task in samples]
+        )
 
     async def _sample(self, problem: Problem, completion: Completion, seed: int) -> Sample:
         return sample_of(completion, await self._score(problem, completion.text), seed)

@@ -38,6 +38,8 @@ class RolloutResult:
     """The worker's counter after this rollout."""
     engine_s: float
     """Seconds this rollout spent inside the generator."""
+    inflight_s: float = 0.0
+    """Seconds that its groups were being made, summed over them; 0 where they are not made one by one."""
 
 
 @dataclass(frozen=True, slots=True)

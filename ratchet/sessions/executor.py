@@ -106,14 +106,15 @@ class EngineExecutor:
         groups: list[GroupSummary] = []
         dropped: list[int] = []
         samples_generated = 0
-        engine_s = 0.0
+        engine_s = inflight_s = 0.0
         for start in range(0, len(keys), size):
             if cancelled.is_set():
                 raise Cancelled(f"{args.op} was cancelled after {len(groups)} of {len(keys)} groups")
             part = await self._generator.rollout(args, keys[start : start + size])
             groups.extend(part.groups)
             dropped.extend(part.dropped)
-            samples_generated, engine_s = part.samples_generated, engine_s + part.engine_s
+            samples_generated = part.samples_generated
+            engine_s, inflight_s = engine_s + part.engine_s, inflight_s + part.inflight_s
             progress(f"{len(groups)} of {len(keys)} groups")
         if not groups and not args.live:
             raise DataFault(
@@ -127,4 +128,5 @@ class EngineExecutor:
             dropped=dropped,
             samples_generated=samples_generated,
             engine_s=engine_s,
+            inflight_s=inflight_s,
         )

@@ -72,6 +72,8 @@ class RolloutReceipt(Receipt):
     truncated_fraction: float
     samples_generated: int
     """The generators' training-sample counter, over the whole session, after this batch."""
+    inflight_s: float = 0.0
+    """Seconds that its groups were being made, summed over them; 0 where they are not made one by one."""
     version: WeightVersion
 
 

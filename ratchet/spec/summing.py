@@ -31,6 +31,7 @@ def rollout_receipt(
     dropped: Sequence[int] = (),
     samples_generated: int = 0,
     engine_s: float = 0.0,
+    inflight_s: float = 0.0,
 ) -> RolloutReceipt:
     """`positions`: [start, end) of the cursor. Of no group, means are 0."""
     rewards = [reward for group in groups for reward in group.rewards]
@@ -53,5 +54,6 @@ def rollout_receipt(
         length_mean=num_tokens / count,
         truncated_fraction=sum(group.truncated for group in groups) / count,
         samples_generated=samples_generated,
+        inflight_s=inflight_s,
         version=version,
     )
