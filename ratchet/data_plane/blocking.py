@@ -34,6 +34,8 @@ class BlockingDataPlane:
     def __init__(self, plane: DataPlane, loop: CallersLoop) -> None:
         self._plane = plane
         self._loop = loop
+        self.life = 0
+        """It is the same one always."""
 
     def put(self, partition: str, groups: Sequence[Group]) -> BatchMeta:
         return self._loop.run(self._plane.put(partition, groups))

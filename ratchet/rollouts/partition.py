@@ -10,6 +10,7 @@ from ratchet.data_plane.columns import Dense
 from ratchet.data_plane.filters import WEIGHT_VERSION
 from ratchet.rollouts.columns import TOKENS, from_columns, to_columns
 from ratchet.rollouts.group import PromptGroup
+from ratchet.sessions.losses import GroupsMissing
 
 PARTITION = "train"
 TASK = "train"
@@ -19,6 +20,11 @@ BEGUN, GIVEN_UP = "begun", "given_up"
 
 class Plane(Protocol):
     """What of a data plane it takes, for threads that may block; see BlockingDataPlane."""
+
+    @property
+    def life(self) -> int:
+        """Another number: it may lack what it had."""
+        ...
 
     def put(self, partition: str, groups: Sequence[Group]) -> BatchMeta: ...
     def fetch(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> list[Group]: ...
@@ -35,6 +41,8 @@ class TrainPartition:
         """`name`: who leases. Its successor, of the same name, has its leases."""
         self._plane = plane
         self._name = name
+        self._life: int | None = None
+        """Of the plane that was looked at last."""
 
     def put(self, groups: Sequence[PromptGroup]) -> None:
         """Idempotent on the key: the first one put stays."""
@@ -50,8 +58,13 @@ class TrainPartition:
         self._plane.put(PARTITION, [_sign(key, GIVEN_UP, {})])
 
     def look(self) -> list[GroupMeta]:
-        """All that is there and not acknowledged, in the order of the keys."""
-        return sorted(self._plane.describe(PARTITION).groups, key=lambda group: group.key)
+        """All that is there and not acknowledged, in the order of the keys. Raises GroupsMissing, once, where
+        there is another plane than there was: nobody can tell by looking what that one lacks."""
+        groups = self._plane.describe(PARTITION).groups
+        known, self._life = self._life, self._plane.life
+        if known not in (None, self._life):
+            raise GroupsMissing("the data plane was replaced, and lacks what it had", role="data-plane")
+        return sorted(groups, key=lambda group: group.key)
 
     def evict(self, keys: Sequence[int], cause: str) -> None:
         """Throw these away, finished or not; what comes of them later is thrown away, too."""

@@ -142,6 +142,8 @@ class SessionDataPlane:
         self._loop = CallersLoop()
         self._open: BlockingDataPlane | None = None
         self._close: Callable[[], None] = lambda: None
+        self.life = 0
+        """Rises whenever it is another one, which may lack what the former had."""
 
     def put(self, partition: str, groups: Sequence[Group]) -> BatchMeta:
         return self._again(lambda plane: plane.put(partition, groups))
@@ -151,6 +153,12 @@ class SessionDataPlane:
 
     def ack(self, partition: str, task: str, consumer: str, keys: Sequence[int]) -> None:
         self._again(lambda plane: plane.ack(partition, task, consumer, keys))
+
+    def describe(self, partition: str) -> BatchMeta:
+        return self._again(lambda plane: plane.describe(partition))
+
+    def evict(self, partition: str, keys: Sequence[int], cause: str) -> int:
+        return self._again(lambda plane: plane.evict(partition, keys, cause))
 
     def _again(self, work: Callable[[BlockingDataPlane], Result]) -> Result:
         # Every call means the same when it is made twice, so one that met a plane that has been replaced is
@@ -179,6 +187,7 @@ class SessionDataPlane:
             )
             plane, self._close = self._loop.run(self._reach(endpoint))
             self._open = BlockingDataPlane(plane, self._loop)
+            self.life += 1
         return self._open
 
     async def _reach(self, endpoint: Endpoint) -> tuple[StoragePlane, Callable[[], None]]:

@@ -11,6 +11,7 @@ import pytest
 from ratchet.data_plane.blocking import BlockingDataPlane
 from ratchet.policy.service import TrainerService
 from ratchet.rollouts.partition import TrainPartition
+from ratchet.sessions.losses import GroupsMissing
 from ratchet.spec.faults import Cancelled
 from ratchet.spec.home import Home
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
@@ -27,11 +28,12 @@ def op(kind: OpKind, step: int) -> OpId:
 
 class Bench:
     def __init__(
-        self, service: TrainerService, base: WeightVersion, partition: TrainPartition, groups
+        self, service: TrainerService, base: WeightVersion, plane: BlockingDataPlane, groups
     ) -> None:
         self.service = service
         self.base = base
-        self.partition = partition
+        self.plane = plane
+        self.partition = TrainPartition(plane, "generator-0")
         self._groups = groups
 
     def args(self, step: int, version: WeightVersion, **more) -> TrainArgs:
@@ -54,7 +56,7 @@ def bench(make_spec, make_groups, make_plane: Callable[[], BlockingDataPlane], m
             spec, "r", Home(tmp_path), TrainPartition(plane, "trainer-0"), "trainer-0", 1
         )
         base = service.restore(RestoreArgs(op=op(OpKind.RESTORE, 0)), str(model_folder)).version
-        return Bench(service, base, TrainPartition(plane, "generator-0"), make_groups())
+        return Bench(service, base, plane, make_groups())
 
     return made
 
@@ -160,6 +162,17 @@ def test_weights_can_be_staged_while_a_step_waits(bench) -> None:
     thread.join()
     assert staged[0].version == b.base
     b.service._sender.close()
+
+
+def test_a_plane_that_was_replaced_is_not_taken_for_one_that_has_all(bench) -> None:
+    b = bench()
+    for key in range(4):
+        b.finish(key)
+    one = b.service.train_step(b.args(1, b.base)).version
+    b.plane.life += 1
+    with pytest.raises(GroupsMissing, match="replaced"):
+        b.service.train_step(b.args(2, one, cursor_start=2))
+    assert list(keys_of(b.service.train_step(b.args(2, one, cursor_start=2)).trained)) == [2, 3]
 
 
 def test_it_trains_in_portions_of_the_size_that_is_asked_for(bench, monkeypatch) -> None:
