@@ -16,9 +16,9 @@ def ahead(stack: Stack) -> str:
     return "ahead"
 
 
-def test_without_lookahead_it_ends_in_the_bits_of_the_synchronous_run(stack: Stack, undisturbed: str) -> None:
-    stack.launch("no-max_staleness", *QUICK, "asynchronous.max_staleness=0")
-    shown, expected = stack.ended("no-max_staleness"), stack.show(undisturbed)
+def test_without_staleness_it_ends_in_the_bits_of_the_synchronous_run(stack: Stack, undisturbed: str) -> None:
+    stack.launch("no-lookahead", *QUICK, "asynchronous.max_staleness=0")
+    shown, expected = stack.ended("no-lookahead"), stack.show(undisturbed)
     assert shown["last_checkpoint"]["digest"] == expected["last_checkpoint"]["digest"]
 
 
@@ -49,7 +49,10 @@ def test_a_lost_part_changes_nothing(
     stack.failpoints.wait_hit(failpoint)
     killed = stack.kill(victim, run)
     stack.failpoints.release(failpoint)
-    until(f"another {victim}", lambda: stack.phase(run) == "completed" or stack.pid(victim, run) != killed)
+    until(
+        f"another {victim}",
+        lambda: stack.replaced(victim, run, killed) or stack.phase(run) == "completed",
+    )
     shown, expected = stack.ended(run), stack.show(ahead)
     assert shown["phase"] == "completed"
     assert shown["last_checkpoint"]["digest"] == expected["last_checkpoint"]["digest"]
