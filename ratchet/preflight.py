@@ -2,6 +2,7 @@
 
 from ratchet.environments.registry import check_environment
 from ratchet.models.names import check_model_name
+from ratchet.rollouts.samplers import create_sampler
 from ratchet.sinks.installed import check_installed
 from ratchet.spec.faults import DataFault, RatchetError, SpecError
 from ratchet.spec.problems import InvalidSpec, SpecProblem
@@ -19,6 +20,11 @@ def check_runnable(spec: RunSpec) -> None:
         check_environment(spec.environment, spec.seed, spec.evaluation.num_problems)
     except (SpecError, DataFault) as error:
         problems += _problems("environment", error)
+    if spec.asynchronous:
+        try:
+            create_sampler(spec.asynchronous)
+        except SpecError as error:
+            problems += _problems("asynchronous.sampler", error)
     try:
         check_installed(spec)
     except InvalidSpec as error:

@@ -325,6 +325,50 @@ async def asynchronous_continue_as_new(stack: ScriptedStack) -> None:
     await _ended(await stack.start(spec, "asynchronous-continue-as-new"))
 
 
+def stream(steps: int, **sections: dict[str, object]) -> RunSpec:
+    return bare(
+        steps,
+        asynchronous={"sampler": "ready_first", "refit": "keep", "max_staleness": 2},
+        **sections,
+    )
+
+
+async def streaming(stack: ScriptedStack) -> None:
+    """The first batch takes longer than the next two."""
+    first = stack.script.hold(OpKind.ROLLOUT_BATCH, 1)
+    handle = await stack.start(stream(4), "streaming")
+    await stack.script.began[OpKind.ROLLOUT_BATCH, 4].wait()
+    first.set()
+    await _ended(handle)
+
+
+async def streaming_trainer_lost(stack: ScriptedStack) -> None:
+    """The trainer dies in step 3, with the first batch still being sampled."""
+    first = stack.script.hold(OpKind.ROLLOUT_BATCH, 1)
+    stack.script.faults[OpKind.TRAIN_STEP, 3] = [LOST]
+    spec = stream(4, checkpointing={"every": 1})
+    handle = await stack.start(spec, "streaming-trainer-lost")
+    await stack.script.began[OpKind.TRAIN_STEP, 3].wait()
+    first.set()
+    await _ended(handle)
+
+
+async def streaming_stop(stack: ScriptedStack) -> None:
+    """Stopped while step 2 waits for groups: it is given up, and so are the rollouts."""
+    for batch in (2, 3, 4):
+        stack.script.hold(OpKind.ROLLOUT_BATCH, batch)
+    handle = await stack.start(stream(4), "streaming-stop")
+    await stack.script.began[OpKind.TRAIN_STEP, 2].wait()
+    await handle.execute_update(names.UPDATE_STOP, id="stop", result_type=RunStatus)
+    await _ended(handle)
+
+
+async def streaming_continue_as_new(stack: ScriptedStack) -> None:
+    """What is open is joined by the next execution."""
+    spec = stream(3, runtime={"continue_as_new_every_steps": 2})
+    await _ended(await stack.start(spec, "streaming-continue-as-new"))
+
+
 PATHS: dict[str, Callable[[ScriptedStack], Awaitable[None]]] = {
     "happy": happy,
     "pause-resume": pause_resume,
@@ -351,6 +395,10 @@ PATHS: dict[str, Callable[[ScriptedStack], Awaitable[None]]] = {
     "asynchronous-trainer-lost": asynchronous_trainer_lost,
     "asynchronous-stop": asynchronous_stop,
     "asynchronous-continue-as-new": asynchronous_continue_as_new,
+    "streaming": streaming,
+    "streaming-trainer-lost": streaming_trainer_lost,
+    "streaming-stop": streaming_stop,
+    "streaming-continue-as-new": streaming_continue_as_new,
 }
 """Beside them, `before-admission` is a history of an older Ratchet, whose runs may be in flight: it stays."""
 
