@@ -92,6 +92,17 @@ def test_a_problem_names_key_found_allowed_and_fix(
             ("loss.importance_sampling_rule=sequence_mask", "loss.importance_sampling_level=sequence"),
             "loss.importance_sampling_rule",
         ),
+        (("asynchronous.max_staleness=2",), "asynchronous.max_staleness"),
+        (("asynchronous.max_staleness=0", "asynchronous.refit=keep"), "asynchronous.max_staleness"),
+        (
+            ("asynchronous.refit=keep", "asynchronous.max_buffered_groups=1"),
+            "asynchronous.max_buffered_groups",
+        ),
+        (
+            ("asynchronous.sampler=weight_fifo", "asynchronous.max_buffered_groups=999"),
+            "asynchronous.max_buffered_groups",
+        ),
+        (("asynchronous.min_groups_to_train=999",), "asynchronous.min_groups_to_train"),
     ],
 )
 def test_two_keys_that_cannot_both_hold(overrides: tuple[str, ...], key: str) -> None:
