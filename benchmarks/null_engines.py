@@ -31,9 +31,23 @@ class NullTrainer:
     def train(
         self, step: int, groups: Sequence[PromptGroup], crossed: Collection[int] = frozenset()
     ) -> StepResult:
+        self.begin(step)
+        self.add(groups, crossed)
+        return self.finish()
+
+    def begin(self, step: int) -> None:
+        self._groups: list[PromptGroup] = []
+
+    def add(self, groups: Sequence[PromptGroup], crossed: Collection[int] = frozenset()) -> None:
+        self._groups += groups
+
+    def abort(self) -> None:
+        pass
+
+    def finish(self) -> StepResult:
         self._weight.add_(1)
-        num_tokens = sum(len(sample.tokens) for group in groups for sample in group.samples)
-        return StepResult({"loss": 0.0, "grad_norm": 0.0}, num_tokens, len(groups))
+        num_tokens = sum(len(sample.tokens) for group in self._groups for sample in group.samples)
+        return StepResult({"loss": 0.0, "grad_norm": 0.0}, num_tokens, len(self._groups))
 
     def digest(self) -> str:
         return digest_tensors({NAME: self._weight})

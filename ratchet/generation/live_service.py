@@ -88,9 +88,11 @@ class LiveGeneratorService:
             failpoint("refit.begin")
 
             def load() -> WeightVersion:
-                with self._receiver.open(manifest) as tensors:
-                    self._generator.load_weights(tensors)
-                    failpoint("refit.loaded")
+                held = self._engine.version
+                if held is None or held.digest != args.version.digest:
+                    with self._receiver.open(manifest) as tensors:
+                        self._generator.load_weights(tensors)
+                failpoint("refit.loaded")
                 return args.version
 
             self._waited(self._manager.switch(load))

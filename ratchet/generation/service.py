@@ -67,10 +67,11 @@ class GeneratorService:
         def effect() -> RefitReceipt:
             started = time.monotonic()
             failpoint("refit.begin")
-            self._version = None  # a failure on the way leaves no version, never half of one
-            with self._receiver.open(manifest) as tensors:
-                self._generator.load_weights(tensors)
-                failpoint("refit.loaded")
+            held, self._version = self._version, None  # a failure leaves no version, never half of one
+            if held is None or held.digest != args.version.digest:
+                with self._receiver.open(manifest) as tensors:
+                    self._generator.load_weights(tensors)
+            failpoint("refit.loaded")
             self._version = args.version
             return RefitReceipt(
                 op=str(args.op),

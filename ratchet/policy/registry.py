@@ -16,6 +16,8 @@ def create_trainer(spec: RunSpec) -> PolicyTrainer:
 
     Raises SpecError naming policy.backend, what was found, and what is allowed or what to install.
     """
+    if spec.mode == "generation_benchmark":
+        return cast(PolicyTrainer, import_module("ratchet.policy.idle").IdleTrainer(spec))
     backend = spec.policy.backend
     module_name, _, class_name = BACKENDS.get(backend, backend).partition(":")
     if not (module_name and class_name):

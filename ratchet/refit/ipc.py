@@ -47,6 +47,10 @@ class ShmSender:
             version=version, mover=MOVER, segment=segment.name, layout=layout, bucket_digests=digests
         )
 
+    def holds(self, manifest: RefitManifest) -> bool:
+        """Whether what was staged so is there still."""
+        return self._segment is not None and self._segment.name == manifest.segment and self._segment.exists()
+
     def close(self) -> None:
         """Remove the segment. Receivers that have it mapped keep their bytes."""
         # The mapping is never closed by hand: it goes with the last tensor over it. Closed under a

@@ -211,6 +211,9 @@ class RunSpec(_Section):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
     """The recipe's name: lower-case letters, digits and dashes."""
+    mode: Literal["train", "generation_benchmark"] = "train"
+    """`generation_benchmark`: the same rollouts, steps and receipts, but nothing is trained and no weights
+    move, so that generation is measured alone."""
     seed: NonNegative = 0
     """Chooses problems, sampling and initialisation. Same seed, same run."""
     policy: PolicySpec

@@ -13,7 +13,7 @@ from ratchet.rollouts.partition import PARTITION, TrainPartition
 from ratchet.spec.faults import ActorLost
 from ratchet.spec.home import Home
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
-from ratchet.spec.operations import CommitArgs, RestoreArgs, SnapshotArgs, TrainArgs
+from ratchet.spec.operations import CommitArgs, RefitArgs, RestoreArgs, SnapshotArgs, TrainArgs
 
 
 def op(kind: OpKind, step: int) -> OpId:
@@ -91,3 +91,17 @@ def test_only_the_newest_snapshot_is_kept_however_often_storing_fails(
         service.commit_checkpoint(
             CommitArgs(op=op(OpKind.COMMIT_CHECKPOINT, 1), version=first, cursor=3, hf_export=False)
         )
+
+
+def test_weights_that_have_not_moved_are_staged_once(
+    service: TrainerService, base: WeightVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtypes = dict.fromkeys(service._trainer.weights(), "float32")
+    one = service.stage_refit(RefitArgs(op=op(OpKind.REFIT, 0), version=base), dtypes)
+    monkeypatch.setattr(service._sender, "stage", None)
+    assert service.stage_refit(RefitArgs(op=op(OpKind.REFIT, 0), version=base), dtypes) == one
+    monkeypatch.undo()
+    service._sender.close()  # as if it had been swept away
+    again = service.stage_refit(RefitArgs(op=op(OpKind.REFIT, 0), version=base), dtypes)
+    assert (again.digest, service._sender.holds(again)) == (one.digest, True)
+    service._sender.close()
