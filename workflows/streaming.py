@@ -31,8 +31,8 @@ async def streaming(life: Life, spec: AsynchronousSpec) -> None:
         while life.state.step < life.spec.grpo.max_num_steps:
             await life.boundary()
             if life.state.stop_requested or not await _step(life, spec, rollouts):
-                await rollouts.give_up()
-                return
+                break
+        await rollouts.give_up()
     finally:
         rollouts.let_go()
 
@@ -42,6 +42,7 @@ class Rollouts:
 
     def __init__(self, life: Life, spec: AsynchronousSpec) -> None:
         self._life = life
+        self._keeps_all = spec.keeps_all
         self._room = spec.buffered(life.spec.grpo.num_prompts_per_step)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         """By the step in the name of its operation: which one in turn it is."""
@@ -77,12 +78,14 @@ class Rollouts:
             self._start(args)
 
     def _wanted(self) -> int:
-        """Prompts to draw now: a batch, or what the run lacks to its end."""
+        """Prompts to draw now: a batch, or what the run lacks to its end. Where groups may be thrown away,
+        nobody knows what it will lack: the last ones are drawn for nothing then."""
         state, grpo = self._life.state, self._life.spec.grpo
         over = set(keys_of(state.finished))
         buffered = sum(key not in over for key in range(state.cursor, state.drawn))
-        missing = (grpo.max_num_steps - state.step) * grpo.num_prompts_per_step - buffered
-        count = min(grpo.num_prompts_per_step, missing)
+        count = grpo.num_prompts_per_step
+        if self._keeps_all:
+            count = min(count, (grpo.max_num_steps - state.step) * count - buffered)
         return count if buffered + count <= self._room else 0
 
     def _start(self, args: RolloutArgs) -> None:

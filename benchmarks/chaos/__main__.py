@@ -15,7 +15,7 @@ from benchmarks.chaos import ettr
 from benchmarks.chaos.evidence import empty_store
 from benchmarks.chaos.recovery import PARTS, Recovery, worst
 from benchmarks.chaos.session import Judged, Session
-from benchmarks.chaos.table import Victim, chosen, load_table
+from benchmarks.chaos.table import SYNCHRONOUS, Victim, chosen, load_table
 from benchmarks.report import Report, arguments
 from ratchet.spec.home import Home
 
@@ -51,7 +51,7 @@ def main() -> None:
         session.run_all(rows)
         control = session.run_negative_control()
         mirror.close()
-    publish(report, session.judged, session.fastest, control, options.seed)
+    publish(report, session.judged, session.fastest(), control, options.seed)
     noticed = control.hit and any(name in control.problems for name in RED_BY)
     sys.exit(0 if noticed and not any(judged.problems for judged in session.judged) else 1)
 
@@ -62,7 +62,7 @@ def publish(report: Report, judged: Sequence[Judged], fastest: float, control: J
     by_victim = worst(found)
     means = mean_recoveries(found)
     whole = means.keys() >= ettr.FAILURES.keys()
-    struck = [row.seconds for row in judged if row.seconds]
+    struck = [row.seconds for row in judged if row.seconds and row.row.kind == SYNCHRONOUS]
     own = ettr.of_runs(fastest, struck) if struck else None
     failed = Counter(name for row in judged for name in row.problems)
     if whole:

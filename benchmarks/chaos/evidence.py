@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from ratchet.artifacts.manifest import verify_files
 from ratchet.artifacts.store import LocalArtifactStore
 from ratchet.journal.segment import list_incarnations, list_segments, scan
 from ratchet.spec.home import Home
+from ratchet.spec.ranges import keys_of
+from ratchet.spec.receipts import TrainReceipt
+from ratchet.spec.run_spec import RunSpec
 from ratchet.store import Store
 from ratchet.store.rebuild import replay
 from ratchet.store.records import EventRecord, RunRecord, StepRecord
@@ -62,6 +65,11 @@ class Evidence:
     leftovers: list[str] = field(default_factory=list)
     disagreements: list[str] = field(default_factory=list)
     """Between the store, and one that was told the same by the history."""
+    streamed: Mapping[tuple[int, int], TrainReceipt] = field(default_factory=dict)
+    """Of steps on the path that took groups in as they were finished, by incarnation and step."""
+    over: set[int] = field(default_factory=set)
+    """Positions that the run is done with, as its final checkpoint says."""
+    max_staleness: int = 0
 
 
 def gather(
@@ -69,22 +77,22 @@ def gather(
     store: Store,
     mirror: Store,
     run: str,
-    steps: int,
-    prompts: int,
+    spec: RunSpec,
     expected_digest: str | None,
     blows: list[Blow],
     missed: list[str],
 ) -> Evidence:
     """Look at everything, once the run has ended or was given up. `mirror`: an empty store."""
     history = asyncio.run(read_history(home, run))
-    record = store.get_run(run)
+    record, path = store.get_run(run), store.steps_on_path(run)
+    steps = spec.grpo.max_num_steps
     return Evidence(
         run=record,
         steps=steps,
-        prompts=prompts,
+        prompts=spec.grpo.num_prompts_per_step,
         digest=_final_digest(home, run, steps),
         expected_digest=expected_digest,
-        path=store.steps_on_path(run),
+        path=path,
         journal=journaled(home, run),
         history=history,
         incidents=store.incidents(run),
@@ -92,7 +100,17 @@ def gather(
         missed=missed,
         leftovers=lasting_leftovers(home) if record and record.phase.final else [],
         disagreements=_disagreements(store, mirror, run, history),
+        streamed=_streamed(history, path),
+        over=_over(home, run),
+        max_staleness=spec.asynchronous.max_staleness if spec.asynchronous else 0,
     )
+
+
+def _streamed(history: RunHistory, path: Sequence[StepRecord]) -> dict[tuple[int, int], TrainReceipt]:
+    steps = {(row.incarnation, row.step) for row in path}
+    receipts = [done.receipt for done in history.operations if isinstance(done.receipt, TrainReceipt)]
+    found = {(each.version.incarnation, each.version.step): each for each in receipts if each.trained}
+    return {step: receipt for step, receipt in found.items() if step in steps}
 
 
 def journaled(home: Home, run: str) -> Counter[int]:
@@ -114,6 +132,11 @@ def _final_digest(home: Home, run: str, steps: int) -> str | None:
     if newest is None or newest.step != steps or verify_files(home.artifacts / newest.key, newest):
         return None
     return newest.state_digest
+
+
+def _over(home: Home, run: str) -> set[int]:
+    manifests, _ = list_manifests(LocalArtifactStore(home.artifacts), run)
+    return {*range(manifests[0].cursor), *keys_of(manifests[0].finished)} if manifests else set()
 
 
 def _disagreements(store: Store, mirror: Store, run: str, history: RunHistory) -> list[str]:

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.chaos.evidence import Evidence
 from ratchet.spec.ids import OpKind
+from ratchet.spec.ranges import keys_of
 from ratchet.spec.receipts import TrainReceipt
 from ratchet.spec.state import RunPhase
+from ratchet.store.records import StepRecord
 
 STARTED_ONCE = (OpKind.ROLLOUT_BATCH, OpKind.TRAIN_STEP, OpKind.REFIT, OpKind.SNAPSHOT)
 """A commit may start again when there was no room for it; it has no effect but its manifest."""
@@ -35,18 +37,40 @@ def digest(evidence: Evidence) -> Iterator[str]:
 
 
 def ledger(evidence: Evidence) -> Iterator[str]:
-    """Every drawn prompt was finished, and trained exactly once on the way to the head."""
-    trained = [key for row in evidence.path for key in range(row.cursor_start, row.cursor_end)]
-    drawn = set(range(evidence.steps * evidence.prompts)) | set(evidence.journal)
+    """Every drawn prompt was finished, and trained exactly once on the way to the head. Where steps take what
+    is finished: of those that the run is done with, each was trained once, or says that it was too old."""
+    of_step = [_positions(evidence, row) for row in evidence.path]
+    trained = [key for keys in of_step for key in keys]
     if twice := sorted({key for key in trained if trained.count(key) > 1}):
         yield f"trained more than once: {twice}"
-    if never := sorted(drawn - set(trained)):
-        yield f"drawn and never trained: {never}"
     if unknown := sorted(set(trained) - set(evidence.journal)):
         yield f"trained and not in the journal: {unknown}"
-    for row in evidence.path:
-        if row.num_groups != row.cursor_end - row.cursor_start:
-            yield f"step {row.step} trained {row.num_groups} groups of [{row.cursor_start}, {row.cursor_end})"
+    for row, keys in zip(evidence.path, of_step, strict=True):
+        if row.num_groups != len(keys):
+            yield f"step {row.step} trained {row.num_groups} groups of {keys}"
+    if not evidence.streamed:
+        drawn = set(range(evidence.steps * evidence.prompts)) | set(evidence.journal)
+        if never := sorted(drawn - set(trained)):
+            yield f"drawn and never trained: {never}"
+        return
+    told = [keys_of((*each.evicted, *each.given_up)) for each in evidence.streamed.values()]
+    thrown = {key for keys in told for key in keys}
+    if both := sorted(thrown & set(trained)):
+        yield f"trained, and thrown away: {both}"
+    if lost := sorted(evidence.over ^ (thrown | set(trained))):
+        yield f"done with, and neither trained nor thrown away, or the other way round: {lost}"
+
+
+def _positions(evidence: Evidence, row: StepRecord) -> list[int]:
+    receipt = evidence.streamed.get((row.incarnation, row.step))
+    return list(keys_of(receipt.trained) if receipt else range(row.cursor_start, row.cursor_end))
+
+
+def staleness(evidence: Evidence) -> Iterator[str]:
+    """No group was trained that was older than the window."""
+    for receipt in evidence.streamed.values():
+        if (oldest := receipt.metrics["staleness_max"]) > evidence.max_staleness:
+            yield f"{receipt.op} trained on a group {oldest:.0f} steps old, not {evidence.max_staleness}"
 
 
 def steps(evidence: Evidence) -> Iterator[str]:
@@ -91,7 +115,7 @@ def nobody(evidence: Evidence) -> Iterator[str]:
 
 ORACLES: dict[str, Callable[[Evidence], Iterator[str]]] = {
     oracle.__name__: oracle
-    for oracle in (hit, ended, digest, ledger, steps, regenerated, orphans, agreement, nobody)
+    for oracle in (hit, ended, digest, ledger, staleness, steps, regenerated, orphans, agreement, nobody)
 }
 
 

@@ -74,7 +74,7 @@ class Carrier:
     # --- moments
 
     def _moment(self, strike: Strike) -> Moment:
-        return self._table.moments[strike.moment]
+        return self._table.moment(self._row, strike)
 
     def _arm_counted(self, strikes: Sequence[Strike]) -> None:
         """Failpoints whose passings count from the run's start."""

@@ -10,7 +10,7 @@ from benchmarks.chaos.oracles import judge, regenerated_groups
 from benchmarks.chaos.recovery import Recovery, recoveries
 from benchmarks.chaos.rows import Carrier
 from benchmarks.chaos.stack import ChaosStack, chaos_stack
-from benchmarks.chaos.table import Row, Table
+from benchmarks.chaos.table import SYNCHRONOUS, Row, Table
 from benchmarks.report import Report
 from ratchet.spec.faults import RatchetError
 from ratchet.spec.loading import load_spec
@@ -21,7 +21,6 @@ WHOLE_WITHIN = 60.0
 """For a stack to have everything back before the next row."""
 UNSOUND = ("ended", "orphans")
 """Oracles after whose failure a stack is not for another row."""
-NOBODY = Row(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +55,20 @@ class Session:
     report: Report
     logs: Path | None = None
     """Where to keep the logs of rows that went wrong."""
-    undisturbed: Judged | None = None
-    """The run that nobody touched: what every other one must end like."""
+    undisturbed: dict[str, Judged] = field(default_factory=dict)
+    """By kind, the run that nobody touched: what every other one must end like."""
     judged: list[Judged] = field(default_factory=list)
 
     def run_all(self, rows: Sequence[Row]) -> None:
         """Every row. Raises RatchetError if not even the undisturbed run is sound."""
         waiting = list(rows)
-        while waiting or self.undisturbed is None:
+        while waiting or not self.undisturbed:
             with chaos_stack(self.models) as stack:
-                if self.undisturbed is None:
-                    self.undisturbed = self._undisturbed(stack)
+                if not self.undisturbed:
+                    self.undisturbed[SYNCHRONOUS] = self._undisturbed(stack)
                 while waiting:
+                    if waiting[0].kind not in self.undisturbed:
+                        self.undisturbed[waiting[0].kind] = self._untouched(stack, waiting[0].kind)
                     judged = self._one(stack, waiting.pop(0), f"{len(self.judged) + 1:02d}")
                     self.judged.append(judged)
                     self._tell(judged, f"{len(self.judged)}/{len(rows)}")
@@ -86,13 +87,17 @@ class Session:
         one is what others are held against."""
         runs: list[Judged] = []
         for name in ("warm-up", "undisturbed"):
-            runs.append(self._one(stack, NOBODY, name))
-            self._tell(runs[-1], name)
-            if runs[-1].problems:
-                raise RatchetError(f"a run that nobody touches is not sound: {runs[-1].problems}")
+            runs.append(self._untouched(stack, SYNCHRONOUS, name))
         if len({run.digest for run in runs}) > 1:
             raise RatchetError("two runs that nobody touched ended in different weights")
         return min(runs, key=lambda run: run.seconds)
+
+    def _untouched(self, stack: ChaosStack, kind: str, name: str = "undisturbed") -> Judged:
+        judged = self._one(stack, Row((), kind), name)
+        self._tell(judged, name)
+        if judged.problems:
+            raise RatchetError(f"a run that nobody touches is not sound: {judged.problems}")
+        return judged
 
     def _one(self, stack: ChaosStack, row: Row, name: str) -> Judged:
         run = f"{name}-{row.slug}".rstrip("-")
@@ -100,17 +105,17 @@ class Session:
         try:
             stack.wait_whole(WHOLE_WITHIN)
             carrier = Carrier(stack, self.table, row, run, self.seed)
-            carried = carrier.carry_out(spec, self.fastest)
+            carried = carrier.carry_out(spec, self.fastest(row.kind))
         except RatchetError as error:
             return Judged(row, 0.0, 0, {"ended": [str(error)]}, [], 0, None)
+        like = self.undisturbed.get(row.kind) if self.table.is_exact(row.kind) else None
         evidence = gather(
             stack.home,
             stack.store,
             self.mirror,
             run,
-            spec.grpo.max_num_steps,
-            spec.grpo.num_prompts_per_step,
-            self.undisturbed.digest if self.undisturbed else None,
+            spec,
+            like.digest if like else None,
             carried.blows,
             carried.missed,
         )
@@ -127,12 +132,10 @@ class Session:
             evidence.digest,
         )
 
-    @property
-    def fastest(self) -> float:
-        """Seconds of the fastest run so far: what else the machine does comes and goes."""
-        return min(
-            (run.seconds for run in (self.undisturbed, *self.judged) if run and run.digest), default=0.0
-        )
+    def fastest(self, kind: str = SYNCHRONOUS) -> float:
+        """Seconds of the fastest run of a kind so far: what else the machine does comes and goes."""
+        runs = [*self.undisturbed.values(), *self.judged]
+        return min((run.seconds for run in runs if run.digest and run.row.kind == kind), default=0.0)
 
     def _tell(self, judged: Judged, which: str) -> None:
         verdict = "RED  " if judged.problems else "green"

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 FILE = Path(__file__).with_name("table.yaml")
 
+SYNCHRONOUS = "synchronous"
 MOMENTS_A_VICTIM, VICTIMS_A_MOMENT = 3, 2
 LEAST_KILLS, LEAST_QUICK_KILLS = 60, 12
 
@@ -96,15 +97,19 @@ class Row:
     """A run, and the blows it takes, one after the other."""
 
     strikes: tuple[Strike, ...]
+    kind: str = SYNCHRONOUS
+    """Of run."""
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.strikes))
+        strikes = ", ".join(map(str, self.strikes))
+        return strikes if self.kind == SYNCHRONOUS else f"{self.kind}: {strikes}"
 
     @property
     def slug(self) -> str:
         """For a run's id."""
+        kind = "" if self.kind == SYNCHRONOUS else f"{self.kind}-"
         words = "-".join(str(strike).replace(" at ", "-").replace(" ", "-") for strike in self.strikes)
-        return words.removeprefix("kill-").replace("-kill-", "-")[:50].rstrip("-")
+        return (kind + words.removeprefix("kill-").replace("-kill-", "-"))[:50].rstrip("-")
 
 
 class _Run(BaseModel):
@@ -114,10 +119,23 @@ class _Run(BaseModel):
     settings: tuple[str, ...]
 
 
+class Kind(BaseModel):
+    """A kind of run, beside the synchronous one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    settings: tuple[str, ...]
+    exact: bool
+    """Whether it ends in the bits of one that nobody touched. Its prompts are counted in any case."""
+    moments: dict[str, Moment] = {}
+    """Those that are elsewhere in it."""
+
+
 class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     run: _Run
+    kinds: dict[str, Kind]
     moments: dict[str, Moment]
     quick: tuple[str, ...]
     full: tuple[str, ...]
@@ -131,6 +149,7 @@ class Table:
     recipe: str
     settings: tuple[str, ...]
     """Of every run."""
+    kinds: dict[str, Kind]
     moments: dict[str, Moment]
     quick: tuple[Row, ...]
     rows: tuple[Row, ...]
@@ -138,26 +157,40 @@ class Table:
     negative_control: Row
 
     def settings_of(self, row: Row) -> list[str]:
-        more = [setting for strike in row.strikes for setting in self.moments[strike.moment].settings]
-        return [*self.settings, *dict.fromkeys(more)]
+        more = [setting for strike in row.strikes for setting in self.moment(row, strike).settings]
+        own = () if row.kind == SYNCHRONOUS else self.kinds[row.kind].settings
+        return [*self.settings, *own, *dict.fromkeys(more)]
+
+    def moment(self, row: Row, strike: Strike) -> Moment:
+        own = {} if row.kind == SYNCHRONOUS else self.kinds[row.kind].moments
+        return own.get(strike.moment) or self.moments[strike.moment]
+
+    def is_exact(self, kind: str) -> bool:
+        return kind == SYNCHRONOUS or self.kinds[kind].exact
 
 
 def load_table(path: Path = FILE) -> Table:
     """Read it. Raises ValueError for a row that does not parse."""
     file = _File.model_validate(yaml.safe_load(path.read_text()))
-    quick = tuple(parse_row(line, file.moments) for line in file.quick)
+    quick = tuple(parse_row(line, file.moments, file.kinds) for line in file.quick)
     return Table(
         file.run.recipe,
         file.run.settings,
+        file.kinds,
         file.moments,
         quick,
-        quick + tuple(parse_row(line, file.moments) for line in file.full),
-        parse_row(file.negative_control, file.moments),
+        quick + tuple(parse_row(line, file.moments, file.kinds) for line in file.full),
+        parse_row(file.negative_control, file.moments, file.kinds),
     )
 
 
-def parse_row(line: str, moments: Iterable[str]) -> Row:
-    """`[kill|stop] VICTIM at MOMENT`, several with commas between them. Raises ValueError."""
+def parse_row(line: str, moments: Iterable[str], kinds: Collection[str] = ()) -> Row:
+    """`[kill|stop] VICTIM at MOMENT`, several with commas between them, after `KIND: ` for a run that is not
+    synchronous. Raises ValueError."""
+    kind, colon, rest = line.partition(": ")
+    if colon and kind not in kinds:
+        raise ValueError(f"{line!r}: there is no kind of run {kind!r}")
+    kind, line = (kind, rest) if colon else (SYNCHRONOUS, line)
     strikes: list[Strike] = []
     for text in line.split(","):
         match = re.fullmatch(r"\s*(?:(kill|stop) )?([a-z0-9-]+) at ([a-z0-9-]+)\s*", text)
@@ -172,7 +205,7 @@ def parse_row(line: str, moments: Iterable[str]) -> Row:
             raise ValueError(f"{text.strip()!r}: processes are killed or stopped, the rest just happens")
         number = SIGSTOP if verb == "stop" else SIGKILL
         strikes.append(Strike(Victim(victim), moment, number))
-    return Row(tuple(strikes))
+    return Row(tuple(strikes), kind)
 
 
 def kills(rows: Iterable[Row]) -> int:

@@ -191,7 +191,7 @@ class RolloutManager:
             version = await self._engine.switch(load, cut_short=mode == "abort")
         finally:
             self._open.set()
-        if self._asynchronous.sampler in ("ready_first", "windowed"):
+        if self._asynchronous.sampler in ("ready_first", "windowed"):  # whose `evict` says the same
             oldest = version.step - self._asynchronous.max_staleness
             for group in list(self._in_flight.values()):
                 if group.start.step < oldest and group.start.incarnation == version.incarnation:

@@ -39,6 +39,11 @@ class AsynchronousSpec(BaseModel):
         """Whether what a step is trained on does not depend on how long anything took."""
         return self.sampler == "in_order" and self.refit == "drain"
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every group that is begun is trained on, however long it takes."""
+        return self.sampler in ("in_order", "weight_fifo")
+
     def buffered(self, prompts: int) -> int:
         """Groups that may be begun and not trained, with so many prompts a step."""
         return self.max_buffered_groups or prompts * (self.max_staleness + 1)
@@ -72,7 +77,7 @@ class AsynchronousSpec(BaseModel):
                 f"grpo.num_prompts_per_step x (asynchronous.max_staleness + 1) = {window} groups, and a step "
                 f"would wait for prompts that may not begin: set it to {window} or more, or leave it out"
             )
-        if self.sampler in ("in_order", "weight_fifo") and self.max_buffered_groups > window:
+        if self.keeps_all and self.max_buffered_groups > window:
             yield (
                 f"asynchronous.max_buffered_groups is {self.max_buffered_groups}, but "
                 f"asynchronous.sampler {self.sampler} throws nothing away, and what is begun beyond {window} "

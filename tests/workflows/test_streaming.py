@@ -17,11 +17,24 @@ EVERY = {"every": 2}
 PROMPTS = 2
 
 
+def assert_each_once(stack: Stack, run: str, steps: int) -> None:
+    """A step's worth of prompts in every step, none twice, and none from beyond the window."""
+    keys = trained(stack, run)
+    assert len(keys) == len(set(keys)) == steps * PROMPTS
+    assert set(keys) <= set(range((steps + STREAM["max_staleness"]) * PROMPTS))
+
+
 def trained(stack: Stack, run: str) -> list[int]:
     """Positions that the run's weights were trained on, in the order of its steps."""
     path = stack.store.steps_on_path(run)
     ops = [f"{run}/{row.incarnation}/{row.step}/train_step" for row in path]
     return [key for op in ops for key in keys_of(stack.script.trained[op])]
+
+
+async def test_where_nothing_is_thrown_away_no_prompt_is_drawn_for_nothing(stack: Stack, run: str) -> None:
+    fifo = STREAM | {"sampler": "weight_fifo"}
+    await (await stack.start(stack.spec(5, asynchronous=fifo), run)).result()
+    assert sorted(trained(stack, run)) == list(range(5 * PROMPTS))
 
 
 async def test_steps_are_made_of_what_is_finished(stack: Stack, run: str) -> None:
@@ -31,7 +44,7 @@ async def test_steps_are_made_of_what_is_finished(stack: Stack, run: str) -> Non
     straggler.set()
     assert (await handle.result()).step == 5
     assert trained(stack, run)[:4] == [2, 3, 4, 5]
-    assert sorted(trained(stack, run)) == list(range(5 * PROMPTS))
+    assert_each_once(stack, run, 5)
 
 
 async def test_no_more_is_begun_than_the_buffer_holds(stack: Stack, run: str) -> None:
@@ -42,7 +55,7 @@ async def test_no_more_is_begun_than_the_buffer_holds(stack: Stack, run: str) ->
     assert not stack.script.began[OpKind.ROLLOUT_BATCH, 4].is_set()
     train.set()
     assert (await handle.result()).step == 6
-    assert sorted(trained(stack, run)) == list(range(6 * PROMPTS))
+    assert_each_once(stack, run, 6)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +74,7 @@ async def test_a_loss_at_any_part_of_a_step_loses_no_prompt(
     handle = await stack.start(stack.spec(6, asynchronous=STREAM, checkpointing=EVERY), run)
     result = await handle.result()
     assert (result.phase, result.step) == (RunPhase.COMPLETED, 6)
-    assert sorted(trained(stack, run)) == list(range(6 * PROMPTS))
+    assert_each_once(stack, run, 6)
 
 
 async def test_what_was_trained_out_of_turn_is_not_trained_again_after_a_loss(stack: Stack, run: str) -> None:
@@ -74,7 +87,7 @@ async def test_what_was_trained_out_of_turn_is_not_trained_again_after_a_loss(st
     result = await handle.result()
     assert result.step == 6
     assert stack.store.get_run(run).incarnation == 2
-    assert sorted(trained(stack, run)) == list(range(6 * PROMPTS))
+    assert_each_once(stack, run, 6)
 
 
 async def test_continuing_as_new_joins_what_is_open(stack: Stack, run: str) -> None:
@@ -83,7 +96,7 @@ async def test_continuing_as_new_joins_what_is_open(stack: Stack, run: str) -> N
     await handle.result()
     assert (await handle.describe()).run_id != handle.first_execution_run_id
     assert len(stack.script.carried_out) == len(set(stack.script.carried_out))
-    assert sorted(trained(stack, run)) == list(range(6 * PROMPTS))
+    assert_each_once(stack, run, 6)
 
 
 async def test_a_stop_ends_a_step_that_waits_for_groups(stack: Stack, run: str) -> None:
@@ -105,4 +118,4 @@ async def test_an_extended_run_draws_on(stack: Stack, run: str) -> None:
     await stack.update(run, names.UPDATE_EXTEND, {"max_num_steps": 4})
     train.set()
     assert (await handle.result()).step == 4
-    assert sorted(trained(stack, run)) == list(range(4 * PROMPTS))
+    assert_each_once(stack, run, 4)

@@ -13,6 +13,7 @@ from ratchet.sessions import receipt_book
 from ratchet.sessions.receipt_book import ReceiptBook
 from ratchet.spec.ids import OpId, OpKind, WeightVersion
 from ratchet.spec.operations import SnapshotArgs
+from ratchet.spec.ranges import to_ranges
 from ratchet.spec.receipts import Recovered, SnapshotReceipt, TrainReceipt
 from ratchet.spec.state import RunPhase
 from ratchet.store.records import RunRecord, StepRecord
@@ -60,6 +61,18 @@ def sound() -> Evidence:
     )
 
 
+def streamed(*steps: tuple[int, ...], evicted: tuple[int, ...] = (), **other: Any) -> dict[str, Any]:
+    """Of a run whose steps were made of these."""
+    receipts = {}
+    for step, keys in enumerate(steps, 1):
+        done = trained(step, step, trained=to_ranges(keys), evicted=to_ranges(evicted if step == 1 else ()))
+        metrics = {"staleness_max": float(other.get("staleness", 1))}
+        receipts[1, step] = done.receipt.model_copy(update={"metrics": metrics})
+    over = other.get("over", {key for keys in (*steps, evicted) for key in keys})
+    journal = Counter(range(other.get("journaled", 7)))
+    return {"streamed": receipts, "over": over, "max_staleness": 1, "journal": journal}
+
+
 def history(*operations: Done) -> dict[str, Any]:
     return {"history": RunHistory(list(operations))}
 
@@ -69,8 +82,27 @@ def test_a_sound_run_satisfies_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        streamed((2, 3), (0, 4), (1, 5)),
+        streamed((2, 3), (0, 4), (6, 5), evicted=(1,)),
+        streamed((2, 3), (0, 1), (4, 5), journaled=9),  # the last ones are for whoever trains on
+    ],
+)
+def test_a_sound_run_whose_steps_take_what_is_finished_does_too(change: dict[str, Any]) -> None:
+    assert judge(dataclasses.replace(sound(), **change)) == {}
+
+
+@pytest.mark.parametrize(
     ("oracle", "change"),
     [
+        ("ledger", streamed((2, 3), (0, 2), (1, 5))),
+        ("ledger", streamed((2, 3), (0, 4), (1,))),
+        ("ledger", streamed((2, 3), (0, 4), (1, 8))),
+        ("ledger", streamed((2, 3), (0, 4), (1, 5), evicted=(4,))),
+        ("ledger", streamed((2, 3), (0, 4), (1, 5), over={0, 1, 2, 3, 4, 5, 6})),
+        ("ledger", streamed((2, 3), (0, 4), (1, 5), over={0, 1, 2, 3, 4})),
+        ("staleness", streamed((2, 3), (0, 4), (1, 5), staleness=2)),
         ("hit", {"missed": ["kill trainer at backward: nobody came there"]}),
         ("ended", {"run": RunRecord.model_construct(id="r", phase=RunPhase.FAILED, step=2, fault=None)}),
         ("ended", {"run": None}),
