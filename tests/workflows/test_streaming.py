@@ -1,5 +1,6 @@
 """The streaming loop over real Temporal, store and conductor; the engines follow a script."""
 
+import random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ Stack = Any  # tests/workflows/conftest.py: Bench
 STREAM = {"sampler": "ready_first", "refit": "keep", "max_staleness": 2}
 EVERY = {"every": 2}
 PROMPTS = 2
+DEATHS = 10
 
 
 def assert_each_once(stack: Stack, run: str, steps: int) -> None:
@@ -119,3 +121,28 @@ async def test_an_extended_run_draws_on(stack: Stack, run: str) -> None:
     train.set()
     assert (await handle.result()).step == 4
     assert_each_once(stack, run, 4)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_no_prompt_is_lost_or_trained_twice_however_often_the_trainer_dies(
+    stack: Stack, run: str, seed: int
+) -> None:
+    """Ten deaths a run, a hundred in all, at operations that chance chooses."""
+    chance, steps = random.Random(seed), 12
+    kinds = [OpKind.TRAIN_STEP, OpKind.REFIT, OpKind.SNAPSHOT]
+    for step in chance.sample(range(1, steps + 1), DEATHS):
+        # Batches are rolled out together: deaths in several would be recoveries without a step in between.
+        kind = OpKind.ROLLOUT_BATCH if step % 4 == 0 else chance.choice(kinds)
+        stack.script.faults[kind, step] = [ActorLost("the trainer died", role="trainer")]
+    sampler = chance.choice(["ready_first", "weight_fifo", "in_order"])
+    spec = stack.spec(
+        steps,
+        asynchronous=STREAM | {"sampler": sampler},
+        checkpointing={"every": chance.randint(1, 3)},
+        runtime={"continue_as_new_every_steps": chance.randint(2, 8)},
+    )
+    result = await (await stack.start(spec, run)).result()
+    assert (result.phase, result.step) == (RunPhase.COMPLETED, steps)
+    assert_each_once(stack, run, steps)
+    if sampler != "ready_first":
+        assert sorted(trained(stack, run)) == list(range(steps * PROMPTS))
