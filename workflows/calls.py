@@ -1,12 +1,13 @@
 """Calling the run's session: its operations and its processes, and what is done when nobody picks one up."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
-from temporalio.workflow import ActivityCancellationType, ActivityHandle
+from temporalio.workflow import ActivityHandle
 
 from ratchet.spec import deadlines, names
 from ratchet.spec.control import CancelRequest, ProbeAnswer, SessionInfo, SessionRequest
@@ -91,7 +92,8 @@ class SessionCalls:
         overdue = False
         for _ in range(MAX_REVIVALS):
             try:
-                return await self._start(args, expected)
+                # Cancelled here, one lets go of the operation and leaves its activity be (decisions/0026).
+                return await asyncio.shield(self._start(args, expected))
             except ActivityError as error:
                 if nobody_polls(error):
                     await self._revive()
@@ -115,7 +117,6 @@ class SessionCalls:
             schedule_to_close_timeout=_s(deadlines.OPERATION[args.kind]),
             heartbeat_timeout=_s(deadlines.HEARTBEAT),
             retry_policy=OPERATION_RETRY,
-            cancellation_type=ActivityCancellationType.ABANDON,
             summary=summary(args),
         )
 

@@ -12,7 +12,7 @@ from ratchet.spec.stack import StackState
 from ratchet.store import LeaseRecord, Leases, Store
 from tests.e2e.conftest import MOMENTS, QUICK, Stack, until
 from workers.supervisor.leadership import ACTIVE
-from workers.supervisor.processes import look, of_stack
+from workers.supervisor.processes import look, of_stack, signal_to
 from workers.supervisor.status import status
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -111,7 +111,7 @@ def test_the_run_goes_on_with_the_other_one_and_ends_the_same(
     before, files = pair.rows(what), sorted(pair.outside.home.artifacts.rglob("*"))
     if what == "host-frozen":
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            signal_to(pid, signal.SIGCONT)  # the first to wake may have ended it by now
     until("the end of the old one", gone([pid for pid in pids if pid != supervisor]))
     # Its guard ends the supervisor too, unless that has ended everything first, and stands by again.
     until("its turn to wait", lambda: look(supervisor) is None or status(old.home).standing_by)

@@ -13,7 +13,7 @@ import xxhash
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 
 from ratchet.spec import deadlines, names
@@ -36,6 +36,32 @@ Stack = Any  # tests/workflows/conftest.py: Bench
 
 EVERY = {"every": 2}
 V1 = Path(__file__).parents[1] / "states" / "run-input-v1.json"
+
+
+COMPLETED, FAILED = EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED
+
+
+async def in_history(handle: WorkflowHandle[Any, Any], activity: str, how: EventType.ValueType) -> None:
+    """Wait until the workflow's history says that the activity has ended so."""
+    async with asyncio.timeout(30):
+        while True:
+            history = (await handle.fetch_history()).events
+            scheduled = {
+                event.event_id
+                for event in history
+                if event.activity_task_scheduled_event_attributes.activity_id == activity
+            }
+            ends = [event for event in history if event.event_type == how]
+            if any(
+                {
+                    event.activity_task_completed_event_attributes.scheduled_event_id,
+                    event.activity_task_failed_event_attributes.scheduled_event_id,
+                }
+                & scheduled
+                for event in ends
+            ):
+                return
+            await asyncio.sleep(0.01)
 
 
 def undisturbed(steps: int) -> str:
@@ -233,19 +259,29 @@ async def test_a_checkpoint_that_is_being_written_counts_if_it_gets_done(stack: 
     assert [(row.incarnation, row.step) for row in stack.store.checkpoints(run)] == [(1, 2), (2, 3)]
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["is-written-later", "fails-later"])
 async def test_a_checkpoint_that_is_being_written_is_given_up_if_it_does_not(
-    stack: Stack, run: str, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, run: str, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
+    """Whichever way it ends, while the run goes on: nobody waits for it any more."""
     monkeypatch.setattr(deadlines, "SETTLE_COMMIT", 0.2)
-    write = stack.script.hold(OpKind.COMMIT_CHECKPOINT, 2)
+    write, train = stack.script.hold(OpKind.COMMIT_CHECKPOINT, 2), stack.script.hold(OpKind.TRAIN_STEP, 2)
+    train.set()
+    if fails:
+        gone = ActorLost("the snapshot is gone", role="trainer")
+        stack.script.faults[OpKind.COMMIT_CHECKPOINT, 2] = [gone]
     stack.script.faults[OpKind.TRAIN_STEP, 3] = [ActorLost("the trainer died", role="trainer")]
     handle = await stack.start(stack.spec(3, checkpointing=EVERY), run)
     async with asyncio.timeout(30):
         while (await stack.status(run)).incarnation == 1:
             await asyncio.sleep(0.01)
-    await stack.begun(OpKind.TRAIN_STEP, 3)
+    train.clear()
     write.set()
-    result = await handle.result()
+    await stack.begun(OpKind.TRAIN_STEP, 2)
+    await in_history(handle, f"{run}/1/2/commit_checkpoint", FAILED if fails else COMPLETED)
+    train.set()
+    async with asyncio.timeout(30):
+        result = await handle.result()
     assert stack.trained(run) == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
     assert result.checkpoint.version.digest == undisturbed(3)
 
