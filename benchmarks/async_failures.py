@@ -119,7 +119,7 @@ def carry_out(
     for name, found in problems.items():
         report.progress(f"{run}: {name}: {found[0]}")
     return Outcome(
-        reward=evaluations[-1].accuracy if evaluations else float("nan"),
+        reward=(evaluations[-1].accuracy if evaluations else None) or 0.0,
         seconds=seconds,
         kills=kills,
         incarnations=record.incarnation,

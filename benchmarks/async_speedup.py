@@ -111,7 +111,7 @@ def run(stack: Stack, spec: RunSpec, name: str) -> Outcome:
     (evaluation,) = Store(stack.home.store_url).evaluations(name)
     return Outcome(
         seconds=seconds,
-        reward=evaluation.accuracy,
+        reward=evaluation.accuracy or 0.0,
         idle_train=1.0 - sum(step.train_s for step in steps) / seconds,
         idle_rollout=1.0 - in_flight / (permits * seconds),
         staleness_max=max(step.metrics.get("staleness_max") or 0.0 for step in steps),

@@ -1,6 +1,5 @@
 """What an environment can do."""
 
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,8 +37,10 @@ class Environment(Protocol):
     @property
     def num_heldout(self) -> int: ...
 
-    def score(self, problem: Problem, text: str) -> Score | Awaitable[Score]:
-        """Score a response. Raises DataFault if the problem cannot be scored: never a zero instead. One that
-        waits for something far away is best a coroutine function (`async def`): others are scored
-        meanwhile."""
+    def score(self, problem: Problem, text: str) -> Score:
+        """Score a response. Raises DataFault if the problem cannot be scored: never a zero instead.
+
+        One that waits for something far away may be a coroutine function (`async def`): the responses that
+        rollouts have are then scored beside each other.
+        """
         ...

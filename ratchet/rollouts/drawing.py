@@ -95,8 +95,7 @@ class Drawing:
 
     def _scored(self, problem: Problem, text: str) -> Score | DataFault:
         try:
-            score = tried(lambda: cast("Score", self._environment.score(problem, text)))
-            return self.accepted(problem, score)
+            return self.accepted(problem, tried(lambda: self._environment.score(problem, text)))
         except DataFault as fault:
             return fault
 

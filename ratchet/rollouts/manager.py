@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from ratchet.environments.protocol import Environment, Problem, Score
 from ratchet.generation.live import Answered, LiveEngine
@@ -284,7 +284,7 @@ class RolloutManager:
     async def _asked(self, problem: Problem, text: str) -> Score:
         if inspect.iscoroutinefunction(self._environment.score):
             return await self._environment.score(problem, text)
-        return await self._scored(lambda: cast("Score", self._environment.score(problem, text)))
+        return await self._scored(lambda: self._environment.score(problem, text))
 
     # --- what blocks
 
