@@ -346,7 +346,7 @@ async def streaming_trainer_lost(stack: ScriptedStack) -> None:
     """The trainer dies in step 3, with the first batch still being sampled."""
     first = stack.script.hold(OpKind.ROLLOUT_BATCH, 1)
     stack.script.faults[OpKind.TRAIN_STEP, 3] = [LOST]
-    spec = stream(4, checkpointing={"every": 1})
+    spec = stream(4)
     handle = await stack.start(spec, "streaming-trainer-lost")
     await stack.script.began[OpKind.TRAIN_STEP, 3].wait()
     first.set()
