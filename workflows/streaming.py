@@ -50,13 +50,13 @@ class Rollouts:
         """What one of them failed with."""
 
     def open(self) -> None:
-        """Those that there is room for; what the last execution had opened is joined. Nothing is begun while
-        the generators lack the newest weights: it would be older than planned."""
+        """Those that there is room for; what the last execution had opened is joined. Nothing is begun in a
+        pause, and while the generators lack the newest weights: it would be older than planned."""
         life, state = self._life, self._life.state
         for args in state.ahead:
             if args.op.step not in self._tasks:
                 self._start(args)
-        while state.refitted == state.head and (count := self._wanted()) > 0:
+        while self._may_begin() and (count := self._wanted()) > 0:
             over = set(keys_of(state.finished))
             positions: list[int] = []
             end = state.drawn
@@ -76,6 +76,10 @@ class Rollouts:
             state.drawn = end
             state.ahead.append(args)
             self._start(args)
+
+    def _may_begin(self) -> bool:
+        state = self._life.state
+        return state.refitted == state.head and not state.paused and not state.stop_requested
 
     def _wanted(self) -> int:
         """Prompts to draw now: a batch, or what the run lacks to its end. Where groups may be thrown away,

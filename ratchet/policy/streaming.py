@@ -98,7 +98,7 @@ class StreamedStep:
             batch=rollout_receipt(
                 str(args.op),
                 (trained[0][0], trained[-1][1]),
-                args.version,
+                min((group.version_start for group in self._groups), key=lambda version: version.step),
                 [summary(group, replayed=False) for group in self._groups],
             ),
             metrics=result.metrics | metrics,
