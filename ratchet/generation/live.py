@@ -94,9 +94,10 @@ class LiveEngine:
 
         if cut_short:
             self._interrupted.set()
-        version = await self.between_calls(switched)
-        self._thread.submit(self._answer_some)  # what was cut short waits again
-        return version
+        try:
+            return await self.between_calls(switched)
+        finally:
+            self._thread.submit(self._answer_some)  # what was cut short waits again
 
     def forget_weights(self) -> None:
         """It has been opened anew."""

@@ -165,6 +165,7 @@ class RolloutManager:
             self._cancel(batch)
         async with self._idle:
             await self._idle.wait_for(lambda: not older())
+        await self._filed(lambda: None)  # after what was being put when it was cancelled
 
     async def refill(self, keys: Collection[int]) -> None:
         """Put into the data plane again what is known of these: it had lost it."""

@@ -303,3 +303,39 @@ async def test_what_the_data_plane_lost_is_put_again(bench) -> None:
         await within(b.manager.refill([0, 1, 2, 3]))
         assert (await b.finished()) == [0, 1]
         assert await b.given_up() == [2]
+
+
+@pytest.mark.parametrize("how", ["finished", "given-up", "too-old", "raised", "cancelled"])
+async def test_permits_come_back_however_a_group_ends(bench, how: str) -> None:
+    """Afterwards as many as ever can be made at once, and no more."""
+    async with bench(max_inflight_groups=2, max_staleness=1, max_dropped=1) as b:
+        first = b.problem(0)
+        if how == "given-up":
+            b.environment.always[first] = DataFault("no such tool")
+        elif how == "raised":
+            b.environment.always[first] = RuntimeError("a defect")
+        elif how in ("too-old", "cancelled"):
+            b.hold(0)
+        rollout = b.rollout([0])
+        if how in ("too-old", "cancelled"):
+            await b.asked(0)
+        if how == "too-old":
+            await b.weights(1)
+            await b.weights(2)
+        elif how == "cancelled":
+            b.cancels[0]()
+        expected = {"raised": RuntimeError, "cancelled": Cancelled}.get(how)
+        with pytest.raises(expected) if expected else contextlib.nullcontext():
+            await within(rollout)
+
+        keys, before = [1, 2, 3, 4], len(await b.there())
+        for key in keys:
+            b.hold(key)
+        again = b.rollout(keys)
+        await b.asked(1)
+        await b.asked(2)
+        await asyncio.sleep(0.05)
+        assert len(await b.there()) == before + 2
+        for key in keys:
+            b.hold(key).set()
+        assert len((await within(again)).groups) == 4
