@@ -21,6 +21,7 @@ from ratchet.store.records import (
 from ratchet.store.sink_positions import KeptPosition, SinkPositions
 from ratchet.store.store import Store
 from ratchet.store.tokens import TokenRecord, Tokens
+from ratchet.store.write_lock import writers_of
 
 __all__ = [
     "Audit",
@@ -47,4 +48,5 @@ __all__ = [
     "Tokens",
     "code_versions",
     "input_digests",
+    "writers_of",
 ]

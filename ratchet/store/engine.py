@@ -11,13 +11,15 @@ from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, InterfaceEr
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ratchet.spec.faults import SpecError, Unavailable
+from ratchet.store.write_lock import writers
 
 _BEGIN = "sqlite_begin"
 PASSWORD_FILE = "password_file"
 """Of a URL's query, which may then stand in an environment without holding a secret."""
 
+_BUSY = "SQLITE_BUSY"
 _FIXES = {
-    "SQLITE_BUSY": "another process holds it; find it with `fuser`",
+    _BUSY: "another process holds it; find it with `fuser`",
     "SQLITE_FULL": "free some disk space",
     "SQLITE_IOERR": "check the disk and its free space",
     "SQLITE_READONLY": "make the file and its folder writable",
@@ -137,6 +139,8 @@ def where(engine: Engine) -> str:
 
 def _explain(engine: Engine, error: Exception) -> str:
     fix = _fix(_code(error))
+    if _code(error).startswith(_BUSY) and (holders := writers(Path(str(engine.url.database)))):
+        fix = f"process {', '.join(map(str, holders))} holds it: see `ps -o pid,stat,args`"
     line = " ".join(str(getattr(error, "orig", None) or error).split())
     return f"store {where(engine)}: {line}" + (f" ({fix})" if fix else "")
 

@@ -3,11 +3,15 @@
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from ratchet.spec.faults import Unavailable
 from ratchet.spec.home import STORE_VARIABLE
 from ratchet.store import LeaseRecord, Leases, Store
 from tests.integration.conftest import Stack
@@ -145,6 +149,35 @@ def test_a_host_that_stood_still_and_goes_on_does_no_harm(pair: Pair) -> None:
     assert pair.lease().epoch == epoch + 1
     assert set(old.pids()) <= {supervisor}
     old.command("down")
+
+
+WRITING = """
+import os, signal, sqlite3, sys
+store = sqlite3.connect(sys.argv[1], isolation_level=None)
+store.execute("BEGIN IMMEDIATE")
+print("writing", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_process_that_is_frozen_while_it_writes_to_the_store_is_ended(pair: Pair) -> None:
+    """Seen: of a whole host that was frozen, one process was within a transaction."""
+    active, _ = pair.active_and_other()
+    epoch, store = pair.lease().epoch, sqlite3.connect(pair.database, isolation_level=None, timeout=0.1)
+    words = [sys.executable, "-c", WRITING, str(pair.database)]
+    with ExitStack() as ends, subprocess.Popen(words, stdout=subprocess.PIPE) as frozen:
+        ends.callback(store.close)
+        ends.callback(frozen.kill)
+        assert frozen.stdout
+        assert frozen.stdout.readline() == b"writing\n"
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            store.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match=f"process {frozen.pid} holds it"):
+            Leases(Store(pair.url, busy_s=0.1)).take("another", "me", TTL_S, None)
+        assert frozen.wait(60) == -signal.SIGKILL
+    active.until(lambda: pair.lease().epoch > epoch, "another term")
+    now, _ = pair.active_and_other()
+    pair.until_active(now, pair.lease().epoch)
 
 
 def test_while_the_store_is_away_the_active_one_ends_and_nobody_is(pair: Pair) -> None:

@@ -15,6 +15,7 @@ from ratchet.spec.faults import Fault, RatchetError, Unavailable, as_error
 from ratchet.spec.home import STORE_VARIABLE, Home
 from workers import telemetry
 from workers.supervisor.environment import stack_environment
+from workers.supervisor.freezing import nobody_frozen_holds
 from workers.supervisor.leadership import check_nobody_leads
 from workers.supervisor.standby import stand_by
 from workers.supervisor.state import SupervisorLock, SupervisorState
@@ -29,23 +30,30 @@ async def run_until_signal(home: Home, options: Options, started: Callable[[Supe
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
-        if options.standby:
-            await stand_by(home, options, ended, started)
-            return
-        if options.temporal and Part.RAY in options.parts and STORE_VARIABLE in os.environ:
-            await asyncio.to_thread(check_nobody_leads, home)
-        supervisor = Supervisor(home, options)
-        start = asyncio.create_task(supervisor.start())
-        end = asyncio.create_task(ended.wait())
-        try:
-            await asyncio.wait([start, end], return_when=asyncio.FIRST_COMPLETED)
-            if start.done():
-                started(start.result())
-                await end
-        finally:
-            start.cancel()
-            await asyncio.wait([start])
-            await supervisor.stop()
+        async with nobody_frozen_holds(home.store_url):
+            if options.standby:
+                await stand_by(home, options, ended, started)
+            else:
+                await _run_alone(home, options, ended, started)
+
+
+async def _run_alone(
+    home: Home, options: Options, ended: asyncio.Event, started: Callable[[SupervisorState], None]
+) -> None:
+    if options.temporal and Part.RAY in options.parts and STORE_VARIABLE in os.environ:
+        await asyncio.to_thread(check_nobody_leads, home)
+    supervisor = Supervisor(home, options)
+    start = asyncio.create_task(supervisor.start())
+    end = asyncio.create_task(ended.wait())
+    try:
+        await asyncio.wait([start, end], return_when=asyncio.FIRST_COMPLETED)
+        if start.done():
+            started(start.result())
+            await end
+    finally:
+        start.cancel()
+        await asyncio.wait([start])
+        await supervisor.stop()
 
 
 def run(home: Home, options: Options, report: int | None, started: Callable[[SupervisorState], None]) -> None:
