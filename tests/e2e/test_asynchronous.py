@@ -56,4 +56,4 @@ def test_a_lost_part_changes_nothing(
     shown, expected = stack.ended(run), stack.show(ahead)
     assert shown["phase"] == "completed"
     assert shown["last_checkpoint"]["digest"] == expected["last_checkpoint"]["digest"]
-    assert [row.step for row in stack.store.steps(run)] == [1, 2, 3, 4, 5]
+    assert [row.step for row in stack.store.steps_on_path(run)] == [1, 2, 3, 4, 5]
