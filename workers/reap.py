@@ -20,9 +20,9 @@ from ratchet.spec.ids import RAY_NAMESPACE
 from ratchet.spec.stack import StackState
 from workers.supervisor.processes import Process, look, signal_to
 
-ROLES = ("conductor", "trainer", "generator", "data-plane")
-"""First part of the names of a session's actors. Without them, the actors of run `b` could not be told from
-those of a run `a-b`."""
+ROLES = ("conductor", "trainer", "generator", "data-plane", "reservation")
+"""First part of the names of a session's actors, and of what is reserved for them. Without these, the actors
+of run `b` could not be told from those of a run `a-b`."""
 
 _LOOK_EVERY = 0.02
 _RAY_MUST_END_THEM = 4.0
@@ -54,6 +54,11 @@ def reap(run: str, wanted: Callable[[int], bool], address: str) -> list[str]:
     ]
     for name in reaped:
         ray.kill(ray.get_actor(name, namespace=RAY_NAMESPACE), no_restart=True)
+    for reserved in cast(dict[str, dict[str, Any]], ray.util.placement_group_table()).values():
+        session = session_of(reserved["name"], run)
+        if reserved["state"] != "REMOVED" and session is not None and wanted(session):
+            ray.util.remove_placement_group(ray.util.get_placement_group(reserved["name"]))
+            reaped.append(reserved["name"])
     ray.shutdown()
     _wait_until_ended(
         [actor["Pid"] for actor in living if actor["Name"] in reaped and actor["Address"]["NodeID"] == here]

@@ -71,6 +71,19 @@ class HfGenerator:
         name = str(dtype).removeprefix("torch.")
         log.info("generator: %s on %s (generation.precision: %s)", name, self._device, self._precision)
 
+    def enter(self) -> None:
+        self._move(self._device)
+
+    def leave(self) -> None:
+        self._move(torch.device("cpu"))
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _move(self, device: torch.device) -> None:
+        if (opened := self._opened) is not None:
+            opened.model.to(device)  # pyright: ignore[reportArgumentType] - the stubs know one overload
+            self._opened = opened._replace(end_tokens=opened.end_tokens.to(device))
+
     def encode(self, text: str) -> Tokens:
         return np.asarray(self._open().tokenizer(text)["input_ids"], dtype=np.int32)
 

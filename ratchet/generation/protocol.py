@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ratchet.rollouts.group import Logprobs, Tokens
+from ratchet.sessions.turns import Resident
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Completion:
     text: str
 
 
-class Generator(Protocol):
+class Generator(Resident, Protocol):
     """A model that samples. Weights arrive by refit: a new generator has none, and refuses to generate."""
 
     def open(self, model_folder: Path) -> None:

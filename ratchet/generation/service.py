@@ -17,6 +17,7 @@ from ratchet.rollouts.worker import RolloutResult, RolloutWorker
 from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.losses import WeightsMissing
 from ratchet.sessions.receipt_book import ReceiptBook
+from ratchet.sessions.turns import Turns
 from ratchet.spec.faults import StorageFault
 from ratchet.spec.home import Home
 from ratchet.spec.ids import OpId, WeightVersion
@@ -29,11 +30,20 @@ class GeneratorService:
     """Engine calls come one at a time; `cancel` and `receipts` may run beside them."""
 
     def __init__(
-        self, spec: RunSpec, run: str, home: Home, partition: TrainPartition, name: str, threads: int
+        self,
+        spec: RunSpec,
+        run: str,
+        home: Home,
+        partition: TrainPartition,
+        name: str,
+        threads: int,
+        turn: Path | None = None,
     ) -> None:
+        """`turn`: see Turns; None: the generator's device is its own."""
         torch.set_num_threads(threads)
         self._run = run
         self._generator = create_generator(spec)
+        self._turns = Turns(self._generator, "generator", turn)
         self._receiver = ShmReceiver()
         self._book = ReceiptBook()
         self._opened: Path | None = None
@@ -57,7 +67,8 @@ class GeneratorService:
         """Build the model, once; its weights come by refit. Name -> dtype of what a refit must bring."""
         folder = Path(model_folder)
         if self._opened != folder:
-            self._generator.open(folder)
+            with self._turns.taken():
+                self._generator.open(folder)
             self._opened, self._version = folder, None
         return self._generator.wire_dtypes()
 
@@ -90,13 +101,14 @@ class GeneratorService:
         self._book.adopt(args.op)
         self._require(args.version)
         failpoint("rollout_batch.begin")
-        return self._worker.rollout(
-            keys,
-            args.op.incarnation,
-            args.version,
-            should_stop=lambda: args.op in self._cancelled,
-            on_group=lambda _key: failpoint("rollout_batch.group"),
-        )
+        with self._turns.taken():
+            return self._worker.rollout(
+                keys,
+                args.op.incarnation,
+                args.version,
+                should_stop=lambda: args.op in self._cancelled,
+                on_group=lambda _key: failpoint("rollout_batch.group"),
+            )
 
     def refill(self, keys: Sequence[int]) -> None:
         """Put journaled groups into the data plane again, after it lost them. Raises StorageFault."""
@@ -114,7 +126,8 @@ class GeneratorService:
         def effect() -> EvaluateReceipt:
             self._require(args.version)
             started = time.monotonic()
-            result = self._worker.evaluate(args.num_problems)
+            with self._turns.taken():
+                result = self._worker.evaluate(args.num_problems)
             return EvaluateReceipt(
                 op=str(args.op),
                 engine_s=time.monotonic() - started,

@@ -35,6 +35,14 @@ class NamedAdamW:
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
 
+    def to(self, device: torch.device) -> None:
+        """Move the moments to where the parameters are moved to, and drop the gradients. Between steps."""
+        for parameter in self._parameters.values():
+            parameter.grad = None
+            moments = self._adamw.state[parameter]
+            for name, moment in moments.items():
+                moments[name] = moment.to(device)
+
     def zero_grad(self) -> None:
         """Set every gradient to zero. They stay allocated, also for parameters that no microbatch reaches:
         AdamW then treats a step without any signal like every other."""

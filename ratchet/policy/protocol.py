@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ratchet.rollouts.group import PromptGroup
+from ratchet.sessions.turns import Resident
 from ratchet.spec.run_spec import RunSpec
 
 
@@ -25,7 +26,7 @@ class LoadResult:
     """xxh3-128 of the weights as loaded, see WeightVersion."""
 
 
-class PolicyTrainer(Protocol):
+class PolicyTrainer(Resident, Protocol):
     """Holds master weights and optimizer, and moves them one step at a time."""
 
     def open(self, model_folder: Path) -> LoadResult:

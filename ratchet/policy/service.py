@@ -25,6 +25,7 @@ from ratchet.rollouts.group import PromptGroup
 from ratchet.rollouts.partition import TrainPartition
 from ratchet.sessions.failpoints import failpoint
 from ratchet.sessions.receipt_book import ReceiptBook
+from ratchet.sessions.turns import Turns
 from ratchet.spec.faults import ActorLost, CheckpointDamaged
 from ratchet.spec.home import Home
 from ratchet.spec.hyperparameters import with_values
@@ -43,8 +44,16 @@ class TrainerService:
     """Engine calls come one at a time; `commit_checkpoint` and `receipts` may run beside them."""
 
     def __init__(
-        self, spec: RunSpec, run: str, home: Home, partition: TrainPartition, name: str, threads: int
+        self,
+        spec: RunSpec,
+        run: str,
+        home: Home,
+        partition: TrainPartition,
+        name: str,
+        threads: int,
+        turn: Path | None = None,
     ) -> None:
+        """`turn`: see Turns; None: the trainer's device is its own."""
         torch.set_num_threads(threads)
         self._spec = spec
         self._run = run
@@ -52,6 +61,7 @@ class TrainerService:
         self._artifacts = LocalArtifactStore(home.artifacts)
         self._partition = partition
         self._trainer = create_trainer(spec)
+        self._turns = Turns(self._trainer, "trainer", turn)
         prefix = segment_prefix(home, name)
         sweep(prefix)  # what a killed predecessor of this name left
         self._sender = ShmSender(prefix)
@@ -82,8 +92,9 @@ class TrainerService:
             started = time.monotonic()
             self._snapshots.clear()  # room first: two models at once may not fit
             self._position = None  # a failure on the way leaves no version, never half of one
-            loaded = self._trainer.open(Path(model_folder))
-            self._trainer.adopt(self._spec)
+            with self._turns.taken():
+                loaded = self._trainer.open(Path(model_folder))
+                self._trainer.adopt(self._spec)
             self._hyperparameters = {}
             self._base_digest = loaded.model_digest
             digest, parent, finished = loaded.model_digest, None, ()
@@ -126,7 +137,7 @@ class TrainerService:
             started = time.monotonic()
             self._adopt_hyperparameters(args)
             other = self._crossed(args, groups)
-            with self._weights:
+            with self._turns.taken(), self._weights:
                 result = self._trainer.train(args.op.step, groups, other)
                 version = self._moved(args)
             return TrainReceipt(

@@ -113,6 +113,26 @@ class TorchTrainer:
         num_parameters = sum(parameter.numel() for parameter in model.parameters())
         return LoadResult(num_parameters=num_parameters, model_digest=self.digest())
 
+    def enter(self) -> None:
+        """Move model, reference and optimizer to the device."""
+        self._move(self._device)
+
+    def leave(self) -> None:
+        """Move them to the host's memory, and give the device's back. Between steps."""
+        if self._step is not None:
+            raise RuntimeError("a step is open: finish or abort it before leaving the device")
+        self._move(torch.device("cpu"))
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _move(self, device: torch.device) -> None:
+        if (loaded := self._maybe_loaded) is None:
+            return
+        loaded.optimizer.to(device)
+        loaded.model.to(device)  # pyright: ignore[reportArgumentType] - the stubs know one overload
+        if loaded.reference is not None:
+            loaded.reference.to(device)  # pyright: ignore[reportArgumentType]
+
     def adopt(self, spec: RunSpec) -> None:
         """Take hyperparameters from `spec` from the next step on (see `with_values` for which can change)."""
         self._spec = spec

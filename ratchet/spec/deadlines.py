@@ -72,6 +72,8 @@ PROBE = 20.0
 CANCEL = 30.0
 
 # --- workflow
+TURN = 300.0
+"""For an engine to come to the device that it shares with another one."""
 SETTLE_COMMIT = 10.0
 """For a checkpoint that is being written to end, before a recovery gives it up."""
 RECOVERY_PAUSE = 1.0

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from ratchet.spec.asynchronous import AsynchronousSpec
+from ratchet.spec.placement import PlacementSpec
 from ratchet.spec.reporting import MetricsSpec, NotifySpec
 
 LARGEST = 2**63 - 1
@@ -224,6 +225,7 @@ class RunSpec(_Section):
     environment: EnvironmentSpec
     evaluation: EvaluationSpec = EvaluationSpec()
     checkpointing: CheckpointSpec = CheckpointSpec()
+    placement: PlacementSpec = PlacementSpec()
     data_plane: DataPlaneSpec = DataPlaneSpec()
     refit: RefitSpec = RefitSpec()
     runtime: RuntimeSpec = RuntimeSpec()
@@ -265,6 +267,7 @@ class RunSpec(_Section):
         if self.asynchronous:
             corrected = self.loss.importance_sampling_correction
             yield from self.asynchronous.contradictions(prompts, corrected=corrected)
+        yield from self.placement.contradictions(self.asynchronous)
         samples, batch = self.samples_per_step, self.policy.train_global_batch_size
         if batch is not None and batch != samples:
             yield (

@@ -12,6 +12,7 @@ from ratchet.spec.home import HOME_VARIABLE, Home
 from ratchet.spec.ids import RAY_NAMESPACE, actor_name
 from ratchet.spec.run_spec import RunSpec
 from ratchet.telemetry import logs, tracing
+from workers.actors.reservation import actor_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,12 @@ class SessionConfig:
 
     def name(self, role: str, rank: int = 0) -> str:
         return actor_name(role, self.run, self.session, rank)
+
+    @property
+    def turn(self) -> Path | None:
+        """The file that trainer and generator take turns by; None: each has a device of its own."""
+        folder = Home(self.home).session_folder(self.run, self.session)
+        return folder / "turn" if self.spec.placement.kind == "colocated" else None
 
     def enter(self, role: str) -> Home:
         """Set up this process: called first thing in an actor, before anything imports torch."""
@@ -50,10 +57,11 @@ def get_or_create(actor: Any, config: SessionConfig, role: str) -> Any:
         namespace=RAY_NAMESPACE,
         lifetime="detached",
         get_if_exists=True,
-        # Nothing is reserved: a session needs all its actors, and two that each held half of a machine would
-        # wait for each other for ever.
+        # No cores are reserved: a session needs all its actors, and two that each held half of a machine
+        # would wait for each other for ever.
         num_cpus=0,
         max_restarts=0,  # a restarted actor would come back empty: replacing it is our decision
+        **actor_options(config.spec.placement, config.run, config.session, role),
     ).remote(config)
 
 

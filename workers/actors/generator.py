@@ -40,8 +40,12 @@ class GeneratorActor:
 
             name = config.name(ROLE)
             partition = TrainPartition(SessionDataPlane(config, ROLE), name)
-            made = LiveGeneratorService if config.spec.streams else GeneratorService
-            service = made(config.spec, config.run, home, partition, name, config.threads)
+            parts = (config.spec, config.run, home, partition, name, config.threads)
+            service = (
+                LiveGeneratorService(*parts)
+                if config.spec.streams
+                else GeneratorService(*parts, turn=config.turn)
+            )
             engine = {
                 "open": service.open,
                 "refit": service.refit,

@@ -36,7 +36,9 @@ class TrainerActor:
 
             name = config.name(ROLE)
             partition = TrainPartition(SessionDataPlane(config, ROLE), name)
-            service = TrainerService(config.spec, config.run, home, partition, name, config.threads)
+            service = TrainerService(
+                config.spec, config.run, home, partition, name, config.threads, config.turn
+            )
             engine = {
                 "prepare_model": service.prepare_model,
                 "restore": service.restore,

@@ -350,3 +350,24 @@ def test_the_base_model_stays_the_reference_after_a_restore(make_trainer, make_g
     got = restored.train(3, make_groups(seed=3))
     assert got.metrics["kl"] > 1e-6
     assert got == original.train(3, make_groups(seed=3))
+
+
+def test_leaving_its_device_between_steps_changes_nothing(make_trainer, make_groups) -> None:
+    stays, moves = make_trainer(), make_trainer()
+    for step in (1, 2):
+        groups = make_groups(seed=step)
+        moves.leave()
+        assert moves.digest() == stays.digest(), "it can be staged and saved where it is"
+        moves.enter()
+        assert moves.train(step, groups) == stays.train(step, groups)
+    moves.leave()
+    assert moves.digest() == stays.digest()
+
+
+def test_it_does_not_leave_within_a_step(make_trainer) -> None:
+    trainer = make_trainer()
+    trainer.begin(1)
+    with pytest.raises(RuntimeError, match="finish or abort it"):
+        trainer.leave()
+    trainer.abort()
+    trainer.leave()
