@@ -239,7 +239,7 @@ def test_metrics_are_those_of_the_receipt(make_trainer, make_groups):
     result = make_trainer(loss={"reference_policy_kl_penalty": 0.1}).train(1, groups)
     assert set(result.metrics) == {
         "loss", "grad_norm", "learning_rate", "reward_mean", "kl", "ratio_mean", "clip_fraction",
-        "logprob_error", "importance_weight_mean", "entropy",
+        "logprob_error", "importance_weight_mean", "importance_dropped", "entropy",
     }  # fmt: skip
     assert result.metrics["reward_mean"] == pytest.approx(
         np.mean([sample.reward for group in groups for sample in group.samples])
