@@ -1,5 +1,6 @@
 """GPUs of sessions, in a Ray cluster that says it has some (none is computed on)."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 SESSIONS = """
+import subprocess
 import sys
 from pathlib import Path
 import ray
@@ -16,7 +18,8 @@ from ratchet.spec.faults import SpecError
 from ratchet.spec.ids import RAY_NAMESPACE
 from ratchet.spec.loading import load_spec
 from workers.actors.base import SessionConfig, get_or_create
-from workers.reap import reap
+
+REAP = "import sys; from workers.reap import reap; print(reap(sys.argv[1], lambda session: True, sys.argv[2]))"
 
 @ray.remote
 class Engine:
@@ -48,8 +51,8 @@ waiting = engines(config("c", kind="split", gpus=1))
 done, _ = ray.wait([actor.gpus.remote() for actor in waiting], num_returns=1, timeout=2)
 assert not done, "both GPUs are taken"
 for run in "ab":
-    assert f"reservation-{run}-1-0" in reap(run, lambda session: True, context.address_info["address"])
-    ray.init(address=context.address_info["address"], namespace=RAY_NAMESPACE)
+    reaped = subprocess.check_output([sys.executable, "-c", REAP, run, context.address_info["address"]])
+    assert f"reservation-{run}-1-0" in reaped.decode(), reaped
 trainer, generator = gpus(waiting)
 assert sorted(trainer + generator) == ["0", "1"], (trainer, generator)
 
@@ -68,5 +71,7 @@ else:
 
 def test_a_session_gets_its_gpus_all_at_once_and_alone(tmp_path: Path) -> None:
     words = [sys.executable, "-c", SESSIONS, str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False)
+    # Tests hide the GPUs of this machine; a cluster that only claims to have some has to see none hidden.
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
