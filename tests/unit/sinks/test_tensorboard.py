@@ -56,6 +56,26 @@ async def test_steps_and_evaluations_of_a_run_are_in_its_file(
     assert curve(folder, "entropy") == []  # it was not a number
 
 
+async def test_what_a_run_did_just_before_its_end_is_in_its_file(
+    runs: Any, home: Home, following: Any, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It all comes between the look that found no news and the look at whether the run has ended."""
+    look = Source.run
+
+    def look_at_the_wrong_moment(source: Source, run: str) -> Any:
+        if len(curve(home.root / "tensorboard" / run)) == 1:
+            runs.train(run, 2, 2)
+            runs.end(run)
+        return look(source, run)
+
+    monkeypatch.setattr(Source, "run", look_at_the_wrong_moment)
+    runs.register("r", metrics=ON)
+    runs.train("r", 1, 1)
+    async with following():
+        await until(lambda: (kept := runs.positions.get("r", "tensorboard")) and kept.ended)
+        assert curve(home.root / "tensorboard" / "r") == losses((1, range(1, 3)))
+
+
 async def test_what_is_trained_again_replaces_what_was_lost(
     runs: Any, home: Home, following: Any, until: Until, tmp_path: Path
 ) -> None:

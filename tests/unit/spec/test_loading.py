@@ -35,7 +35,7 @@ def problems_of(text: str, *overrides: str) -> list[SpecProblem]:
         ("lr=1", "lr", "unknown key", "seed", "policy.optimizer.lr?"),
         ("grpo.every=1", "grpo.every", "unknown key", "", "evaluation.every or checkpointing.every?"),
         ("evaluatoin.every=1", "evaluatoin", "unknown key", "evaluation", "evaluation?"),
-        ("zebra=1", "zebra", "unknown key", "name, seed, policy", ""),
+        ("zebra=1", "zebra", "unknown key", "name, mode, seed, policy", ""),
         # out of bounds
         ("grpo.num_prompts_per_step=-1", "grpo.num_prompts_per_step", "-1", "an integer > 0", ""),
         ("grpo.num_generations_per_prompt=1", "grpo.num_generations_per_prompt", "1", ">= 2", ""),
