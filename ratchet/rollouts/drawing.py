@@ -2,28 +2,22 @@
 
 import asyncio
 import inspect
-import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 
 from ratchet.environments.protocol import Environment, Problem, Score
 from ratchet.generation.protocol import Completion, Generator, SamplingParams
+from ratchet.rollouts.asking import Asked, Asking
 from ratchet.rollouts.group import PromptGroup, Sample, Tokens
 from ratchet.rollouts.seeds import sample_seed
 from ratchet.spec.faults import DataFault
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.run_spec import RunSpec
-
-_log = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
-
-DATA_TRIES = 3
-"""Times a problem is asked for, or a response is scored, before the prompt counts as one that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +43,11 @@ class Drawing:
         self._spec = spec
         self._generator = generator
         self._environment = environment
+        self.asked = Asked()
 
     def problem(self, key: int) -> Problem:
-        return tried(lambda: self._environment.train_problem(key))
+        asking = Asking(self._spec.environment, f"problem for prompt {key}", self.asked)
+        return asking.until(lambda: self._environment.train_problem(key))
 
     def encode(self, problem: Problem) -> Tokens:
         prompt = self._generator.encode(problem.prompt)
@@ -95,18 +91,32 @@ class Drawing:
 
     def _scored(self, problem: Problem, text: str) -> Score | DataFault:
         try:
-            return self.accepted(problem, tried(lambda: self._environment.score(problem, text)))
+            return self._asking(problem).until(
+                lambda: self.accepted(problem, self._environment.score(problem, text))
+            )
         except DataFault as fault:
             return fault
 
     async def _scored_together(self, answers: Sequence[tuple[Problem, str]]) -> list[Score | BaseException]:
-        async def one(problem: Problem, text: str) -> Score:
-            async def asked() -> Score:
-                return await cast("Awaitable[Score]", self._environment.score(problem, text))
+        scores = (self.score_beside(problem, text) for problem, text in answers)
+        return await asyncio.gather(*scores, return_exceptions=True)
 
-            return self.accepted(problem, await tried_later(asked))
+    async def score_beside(self, problem: Problem, text: str, blocking: Executor | None = None) -> Score:
+        """The score of one answer, beside others. An environment whose `score` blocks has it called in
+        `blocking`. Raises what `scores` yields, or raises."""
 
-        return await asyncio.gather(*(one(*answer) for answer in answers), return_exceptions=True)
+        async def ask() -> Score:
+            if inspect.iscoroutinefunction(self._environment.score):
+                score = await cast("Awaitable[Score]", self._environment.score(problem, text))
+            else:
+                loop = asyncio.get_running_loop()
+                score = await loop.run_in_executor(blocking, self._environment.score, problem, text)
+            return self.accepted(problem, score)
+
+        return await self._asking(problem).answered(ask)
+
+    def _asking(self, problem: Problem) -> Asking:
+        return Asking(self._spec.environment, f"score for an answer to {problem.id}", self.asked)
 
     def accepted(self, problem: Problem, score: Score) -> Score:
         """A score as the environment gave it. Raises DataFault for one that is no number."""
@@ -162,23 +172,3 @@ def summary(group: PromptGroup, *, replayed: bool) -> GroupSummary:
         truncated=sum(sample.finish_reason == "length" for sample in samples),
         correct=sum(sample.correct for sample in samples),
     )
-
-
-def tried(work: Callable[[], Item]) -> Item:
-    """What `work` returns, begun again after a DataFault: what an environment asks may be away for once."""
-    for _ in range(DATA_TRIES - 1):
-        try:
-            return work()
-        except DataFault as fault:
-            _log.info("tried again: %s", fault)
-    return work()
-
-
-async def tried_later(work: Callable[[], Awaitable[Item]]) -> Item:
-    """`tried`, of what has to be awaited."""
-    for _ in range(DATA_TRIES - 1):
-        try:
-            return await work()
-        except DataFault as fault:
-            _log.info("tried again: %s", fault)
-    return await work()

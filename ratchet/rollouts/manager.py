@@ -1,21 +1,18 @@
 """Rollouts that go on beside each other: every prompt group by itself, handed over as it is finished."""
 
 import asyncio
-import inspect
 import logging
-import random
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ratchet.environments.protocol import Environment, Problem, Score
+from ratchet.environments.protocol import Environment, Problem
 from ratchet.generation.live import Answered, LiveEngine
 from ratchet.generation.protocol import Completion, Generator
 from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
 from ratchet.rollouts.drawing import (
-    DATA_TRIES,
     Drawing,
     GroupSummary,
     group_of,
@@ -27,7 +24,7 @@ from ratchet.rollouts.partition import TrainPartition
 from ratchet.rollouts.worker import RolloutResult
 from ratchet.sessions.losses import WeightsMissing
 from ratchet.spec.asynchronous import AsynchronousSpec
-from ratchet.spec.faults import Cancelled, DataFault, InfraFault, RatchetError
+from ratchet.spec.faults import Cancelled, DataFault
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.run_spec import RunSpec
 
@@ -35,9 +32,6 @@ _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-INFRA_TRIES = 5
-"""Times something around a prompt may fail, one after the other, before its rollout does."""
-BACK_OFF_S, LONGEST_BACK_OFF_S = 0.5, 30.0
 SCORERS = 64
 """Threads for environments whose `score` blocks."""
 
@@ -57,8 +51,6 @@ class _InFlight:
 class Counters:
     """Over the life of a manager."""
 
-    data_retries: int = 0
-    infra_retries: int = 0
     too_old: int = 0
     """Groups that were given up while they were being sampled, since nobody would train on them."""
     given_up: int = 0
@@ -96,7 +88,6 @@ class RolloutManager:
         self._asynchronous: AsynchronousSpec = spec.asynchronous
         self._engine = engine
         self._drawing = Drawing(spec, generator, environment)
-        self._environment = environment
         self._journal = journal
         self._index = index
         self._partition = partition
@@ -110,6 +101,7 @@ class RolloutManager:
         self._files = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._scorers = ThreadPoolExecutor(SCORERS, thread_name_prefix="score")
         self.counters = Counters()
+        self.asked = self._drawing.asked
 
     # --- rolling out
 
@@ -255,37 +247,8 @@ class RolloutManager:
         )
 
     async def _sample(self, problem: Problem, completion: Completion, seed: int) -> Sample:
-        return sample_of(completion, await self._score(problem, completion.text), seed)
-
-    async def _score(self, problem: Problem, text: str) -> Score:
-        """Asked for again when the environment is away, or is wrong for once."""
-        data_faults = infra_faults = 0
-        while True:
-            try:
-                async with asyncio.timeout(self._spec.environment.timeout_s):
-                    return self._drawing.accepted(problem, await self._asked(problem, text))
-            except DataFault as fault:
-                data_faults += 1
-                if data_faults == DATA_TRIES:
-                    raise
-                self.counters.data_retries += 1
-                _log.info("%s: scored again: %s", problem.id, fault)
-            except (TimeoutError, OSError, InfraFault) as error:
-                infra_faults += 1
-                if infra_faults == INFRA_TRIES:
-                    raise InfraFault(
-                        f"environment {self._spec.environment.name} could not score an answer to "
-                        f"{problem.id} in {INFRA_TRIES} tries: "
-                        f"{_told(error, self._spec.environment.timeout_s)}",
-                        role="environment",
-                    ) from error
-                self.counters.infra_retries += 1
-                await asyncio.sleep(_back_off(infra_faults))
-
-    async def _asked(self, problem: Problem, text: str) -> Score:
-        if inspect.iscoroutinefunction(self._environment.score):
-            return await self._environment.score(problem, text)
-        return await self._scored(lambda: self._environment.score(problem, text))
+        score = await self._drawing.score_beside(problem, completion.text, self._scorers)
+        return sample_of(completion, score, seed)
 
     # --- what blocks
 
@@ -356,15 +319,3 @@ def _first(several: BaseExceptionGroup) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _back_off(failures: int) -> float:
-    return min(LONGEST_BACK_OFF_S, BACK_OFF_S * 2 ** (failures - 1)) * random.uniform(0.5, 1.0)
-
-
-def _told(error: Exception, timeout_s: float) -> str:
-    if isinstance(error, RatchetError):
-        return str(error)
-    if isinstance(error, TimeoutError):
-        return f"no answer within {timeout_s:g} s (environment.timeout_s)"
-    return f"{type(error).__name__}: {error}"

@@ -33,14 +33,14 @@ def server(request: pytest.FixtureRequest) -> Iterator[CheckServer]:
 
 
 def checked_by(server: CheckServer) -> tuple[str, ...]:
-    options = json.dumps({"url": server.url})
-    name = "tests.e2e.remote_checks:RemoteChecks"
-    return (*STREAM, f"environment.name={name}", f"environment.options={options}", "environment.timeout_s=1")
+    name = "environment.name=tests.e2e.remote_checks:RemoteChecks"
+    settings = ("environment.timeout_s=1", "evaluation.num_problems=0")
+    return (*STREAM, name, f"environment.options.url={server.url}", *settings)
 
 
 def failure(shown: dict[str, Any]) -> str:
     assert shown["phase"] == "failed"
-    return shown["failure"]["message"]
+    return shown["fault"]["message"]
 
 
 @pytest.mark.parametrize("server", [{"silent": {5}}], indirect=True)
@@ -48,7 +48,7 @@ def test_an_answer_that_never_comes_ends_the_run_with_its_cause(stack: Stack, se
     stack.launch("never", *checked_by(server))
     message = failure(stack.ended("never"))
     silent = server.asked[5]
-    assert f"could not score an answer to {silent}" in message
+    assert f"gave no score for an answer to {silent} in 5 tries" in message
     assert "no answer within 1 s (environment.timeout_s)" in message
 
 

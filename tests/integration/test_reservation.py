@@ -19,7 +19,7 @@ from ratchet.spec.ids import RAY_NAMESPACE
 from ratchet.spec.loading import load_spec
 from workers.actors.base import SessionConfig, get_or_create
 
-REAP = "import sys; from workers.reap import reap; print(reap(sys.argv[1], lambda session: True, sys.argv[2]))"
+REAP = "import sys; from workers.reap import reap; print(reap(sys.argv[1], lambda _: True, sys.argv[2]))"
 
 @ray.remote
 class Engine:

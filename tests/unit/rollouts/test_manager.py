@@ -12,7 +12,7 @@ from ratchet.environments.protocol import Problem, Score
 from ratchet.generation.live import LiveEngine
 from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
-from ratchet.rollouts import manager as manager_module
+from ratchet.rollouts import asking
 from ratchet.rollouts.manager import RolloutManager
 from ratchet.rollouts.partition import PARTITION, TrainPartition, is_finished, is_given_up
 from ratchet.sessions.losses import WeightsMissing
@@ -238,7 +238,7 @@ async def test_a_prompt_that_cannot_be_scored_is_given_up_and_the_trainer_can_se
         b.environment.always[b.problem(1)] = DataFault("no such tool")
         result = await within(b.rollout([0, 1]))
         assert ([group.key for group in result.groups], result.dropped) == ([0], (1,))
-        assert b.environment.asked.count(b.problem(1)) >= manager_module.DATA_TRIES
+        assert b.environment.asked.count(b.problem(1)) >= asking.DATA_TRIES
         assert await b.given_up() == [1]
         again = await within(b.rollout([0, 1]))
         assert (again.dropped, again.samples_generated) == ((1,), result.samples_generated)
@@ -253,24 +253,24 @@ async def test_one_prompt_too_many_ends_the_batch_with_its_fault(bench) -> None:
 
 
 async def test_an_environment_that_is_away_for_a_while_costs_nothing_but_time(bench, monkeypatch) -> None:
-    monkeypatch.setattr(manager_module, "BACK_OFF_S", 0.01)
+    monkeypatch.setattr(asking, "BACK_OFF_S", 0.01)
     async with bench() as b:
         b.environment.faults[b.problem(0)] = [ConnectionError("refused"), InfraFault("503"), OSError("reset")]
         result = await within(b.rollout([0]))
         assert len(result.groups) == 1
-        assert (result.samples_generated, b.manager.counters.infra_retries) == (b.width, 3)
+        assert (result.samples_generated, b.manager.asked.away) == (b.width, 3)
 
 
 async def test_an_environment_that_stays_away_is_a_fault_that_names_it(bench, monkeypatch) -> None:
-    monkeypatch.setattr(manager_module, "BACK_OFF_S", 0.01)
+    monkeypatch.setattr(asking, "BACK_OFF_S", 0.01)
     async with bench() as b:
         b.environment.always[b.problem(0)] = ConnectionError("refused")
-        with pytest.raises(InfraFault, match=r"arithmetic could not score .* in 5 tries: .*refused"):
+        with pytest.raises(InfraFault, match=r"arithmetic gave no score .* in 5 tries: .*refused"):
             await within(b.rollout([0]))
 
 
 async def test_an_answer_that_never_comes_is_a_fault_within_its_deadline(bench, monkeypatch) -> None:
-    monkeypatch.setattr(manager_module, "BACK_OFF_S", 0.01)
+    monkeypatch.setattr(asking, "BACK_OFF_S", 0.01)
     async with bench(timeout_s=0.05) as b:
         b.hold(0)
         with pytest.raises(InfraFault, match=r"no answer within 0\.05 s \(environment\.timeout_s\)"):

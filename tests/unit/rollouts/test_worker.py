@@ -1,6 +1,7 @@
 """From cursor positions to finished groups: generated once, durable first, replayed after a crash."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -8,10 +9,11 @@ import pytest
 
 from ratchet.environments.protocol import Environment, Problem, Score
 from ratchet.generation.protocol import SamplingParams
+from ratchet.rollouts import asking
 from ratchet.rollouts.group import PromptGroup
 from ratchet.rollouts.seeds import sample_seed
 from ratchet.rollouts.worker import RolloutResult
-from ratchet.spec.faults import Cancelled, Conflict, DataFault, SpecError
+from ratchet.spec.faults import Cancelled, Conflict, DataFault, InfraFault, SpecError
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.run_spec import RunSpec
 
@@ -182,6 +184,46 @@ def test_a_prompt_that_cannot_be_scored_is_a_fault_and_no_zero(
     with pytest.raises(DataFault, match="no verdict"):
         roll(bench, range(4))
     assert bench.journaled == bench.handed_over == [0, 1]
+
+
+class Away:
+    """An environment whose server does not answer the first `times` times that it is asked."""
+
+    def __init__(self, inner: Environment, times: float) -> None:
+        self.train_problem, self.heldout_problem = inner.train_problem, inner.heldout_problem
+        self.num_heldout = inner.num_heldout
+        self._inner, self._times = inner, times
+
+    def score(self, problem: Problem, text: str) -> Score:
+        self._times -= 1
+        if self._times >= 0:
+            raise ConnectionRefusedError("nobody listens")
+        return self._inner.score(problem, text)
+
+
+class AwayToWaitFor(Away):
+    async def score(self, problem: Problem, text: str) -> Score:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().score(problem, text)
+
+
+@pytest.mark.parametrize("kind", [Away, AwayToWaitFor])
+def test_an_environment_that_is_away_is_asked_again(start, kind: type[Away], monkeypatch) -> None:
+    monkeypatch.setattr(asking, "BACK_OFF_S", 0.01)
+    undisturbed, away = start(folder="undisturbed"), start(environment=kind(start().environment, 3))
+    assert roll(away, range(2)).groups == roll(undisturbed, range(2)).groups
+    away = start(environment=kind(start().environment, 3))
+    assert away.worker.evaluate(4) == undisturbed.worker.evaluate(4)
+
+
+@pytest.mark.parametrize("kind", [Away, AwayToWaitFor])
+def test_an_environment_that_stays_away_is_a_fault_that_names_it(
+    start, kind: type[Away], monkeypatch
+) -> None:
+    monkeypatch.setattr(asking, "BACK_OFF_S", 0.01)
+    bench = start(environment=kind(start().environment, math.inf))
+    for ask in (lambda: roll(bench, [0]), lambda: bench.worker.evaluate(1)):
+        with pytest.raises(InfraFault, match=r"gave no score .* in 5 tries: .*nobody listens"):
+            ask()
 
 
 def test_a_reward_that_is_no_number_is_a_fault(start) -> None:
