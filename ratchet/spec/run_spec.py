@@ -134,8 +134,9 @@ class EnvironmentSpec(_Section):
     options: dict[str, JsonValue] = {}
     """Options of that environment; a wrong one is refused by name."""
     timeout_s: Annotated[float, Field(gt=0.0)] = 600.0
-    """Seconds that the score of a response may take. In an asynchronous run it is asked for again then; a
-    rollout whose environment is away five times in a row fails."""
+    """Seconds that the score of a response may take before it is asked for again, where it can be waited for:
+    `score` is an `async def`, or rollouts stream. A rollout or an evaluation fails when its environment was
+    away five times in a row."""
     max_dropped: NonNegative = 0
     """Prompts that may be given up over the whole run, when they cannot be worked on (no answer can be
     scored, no room for a response). They are counted, and never zero rewards; one more ends the run."""

@@ -22,7 +22,7 @@ from tests.e2e.test_streaming import (
     receipts,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -101,7 +101,6 @@ def test_a_small_file_is_passed_over_as_often_as_the_run_asks(
     assert set(Counter(group.problem_id for group in groups.values()).values()) == {times}
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("victim", ["generator", "trainer", "ray"])
 def test_a_loss_while_the_buffer_is_full_loses_no_group(stack: Stack, victim: str) -> None:
     """The generator has nothing to do then, and nothing may be begun before a step is done."""

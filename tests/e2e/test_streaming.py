@@ -60,7 +60,10 @@ def finished_more_than_once(stack: Stack, run: str) -> list[int]:
     return sorted(key for key, count in counts.items() if count > 1)
 
 
-@pytest.mark.parametrize("refit", ["keep", "drain", "abort"])
+@pytest.mark.parametrize(
+    "refit",
+    ["keep", pytest.param("drain", marks=pytest.mark.chaos), pytest.param("abort", marks=pytest.mark.chaos)],
+)
 def test_every_prompt_is_trained_once(stack: Stack, refit: str) -> None:
     run = f"stream-{refit}"
     stack.launch(run, *STREAM, f"asynchronous.refit={refit}")

@@ -123,7 +123,9 @@ async def test_an_extended_run_draws_on(stack: Stack, run: str) -> None:
     assert_each_once(stack, run, 4)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(3, 10))]
+)
 async def test_no_prompt_is_lost_or_trained_twice_however_often_the_trainer_dies(
     stack: Stack, run: str, seed: int
 ) -> None:
