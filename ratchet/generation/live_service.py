@@ -104,6 +104,7 @@ class LiveGeneratorService:
                 num_tensors=len(manifest.layout.entries),
                 num_bytes=manifest.layout.num_bytes,
                 wire_digest=manifest.digest,
+                metrics=self._waited(self._manager.report()),
             )
 
         with self._refits:  # an operation's, and one that brings a new generator up to date

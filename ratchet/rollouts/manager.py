@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -58,6 +59,26 @@ class Counters:
     """Groups that two versions sampled."""
 
 
+@dataclass(slots=True)
+class _Usage:
+    """Between two reports."""
+
+    since: float
+    in_flight_s: float = 0.0
+    """Of all groups together."""
+    engine_s: float = 0.0
+    at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.at = self.since
+
+    def count(self, in_flight: int) -> None:
+        """So many were in flight up to now."""
+        now = time.monotonic()
+        self.in_flight_s += in_flight * (now - self.at)
+        self.at = now
+
+
 @dataclass(slots=True, eq=False)
 class _Batch:
     """A call of `rollout`."""
@@ -102,6 +123,8 @@ class RolloutManager:
         self._scorers = ThreadPoolExecutor(SCORERS, thread_name_prefix="score")
         self.counters = Counters()
         self.asked = self._drawing.asked
+        self._usage = _Usage(time.monotonic())
+        self._reported: dict[str, float] = {}
 
     # --- rolling out
 
@@ -192,6 +215,23 @@ class RolloutManager:
                     group.task.cancel(TOO_OLD)
         return version
 
+    async def report(self) -> dict[str, float]:
+        """What was done since the last report: see RefitReceipt.metrics."""
+        usage, self._usage = self._usage, _Usage(time.monotonic())
+        usage.count(len(self._in_flight))
+        before, self._reported = self._reported, self._so_far()
+        permits = self._asynchronous.inflight(self._spec.grpo.num_prompts_per_step)
+        lasted = max(usage.at - usage.since, 1e-9)
+        return {
+            "rollout_idle": max(0.0, 1.0 - usage.in_flight_s / (permits * lasted)),
+            "generation_busy": min(1.0, usage.engine_s / lasted),
+            **{name: count - before.get(name, 0.0) for name, count in self._reported.items()},
+        }
+
+    def _so_far(self) -> dict[str, float]:
+        retries = self.asked.wrong + self.asked.away
+        return {"aborted_groups": float(self.counters.too_old), "environment_retries": float(retries)}
+
     # --- one group
 
     async def _finish(self, key: int, batch: _Batch, on_group: Callable[[int], None]) -> GroupSummary | None:
@@ -203,6 +243,7 @@ class RolloutManager:
                 raise WeightsMissing("the generator holds no weights: refit", role="generator")
             task = asyncio.current_task()
             assert task is not None
+            self._usage.count(len(self._in_flight))
             self._in_flight[key] = _InFlight(key, version, task)
             began = asyncio.get_running_loop().time()
             try:
@@ -222,6 +263,7 @@ class RolloutManager:
             finally:
                 batch.inflight_s += asyncio.get_running_loop().time() - began
                 async with self._idle:
+                    self._usage.count(len(self._in_flight))
                     del self._in_flight[key]
                     self._idle.notify_all()
         on_group(key)
@@ -233,6 +275,7 @@ class RolloutManager:
         prompt, seeds = self._drawing.encode(problem), self._drawing.seeds(key)
         answered: Answered = await self._engine.generate([prompt] * len(seeds), seeds, self._drawing.params())
         batch.engine_s += answered.engine_s
+        self._usage.engine_s += answered.engine_s
         try:
             async with asyncio.TaskGroup() as siblings:
                 samples = [

@@ -37,7 +37,7 @@ def step_row(request: RecordRequest, entry: StepEntry) -> Step:
         learning_rate=_measured(train.metrics, "learning_rate"),
         logprob_error=_measured(train.metrics, "logprob_error"),
         kl=_measured(train.metrics, "kl"),
-        metrics=_json_metrics(train.metrics),
+        metrics=_json_metrics(train.metrics | refit.metrics),
         rollout_engine_s=rollout.engine_s,
         rollout_submits=rollout.submits,
         rollout_starts=rollout.starts,

@@ -170,6 +170,27 @@ async def test_no_more_than_the_permitted_groups_are_sampled_at_once(bench) -> N
         assert len((await within(rollout)).groups) == 4
 
 
+async def test_it_reports_how_much_of_its_permits_and_of_its_time_it_used(bench, monkeypatch) -> None:
+    monkeypatch.setattr(asking, "BACK_OFF_S", 0.001)
+    async with bench(max_inflight_groups=4) as b:
+        hold = b.hold(0)
+        b.environment.faults[b.problem(1)] = [ConnectionError("refused")]
+        rollout = b.rollout([0, 1])
+        await b.asked(0)
+        while await b.finished() != [1]:
+            await asyncio.sleep(0.002)
+        assert (await b.manager.report())["environment_retries"] == 1.0
+        await asyncio.sleep(0.05)
+        waiting = await b.manager.report()
+        assert waiting["rollout_idle"] == pytest.approx(3 / 4, abs=0.01), "one of four permits is in use"
+        assert (waiting["generation_busy"], waiting["environment_retries"]) == (0.0, 0.0)
+        hold.set()
+        await within(rollout)
+        await b.manager.report()
+        await asyncio.sleep(0.01)
+        assert (await b.manager.report())["rollout_idle"] == 1.0
+
+
 @pytest.mark.parametrize("refit", ["keep", "abort"])
 async def test_weights_that_come_do_not_wait_for_groups(bench, refit: str) -> None:
     async with bench(refit=refit) as b:
