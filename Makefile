@@ -60,7 +60,11 @@ down:  ## stop the stack; runs and checkpoints stay
 JOBS ?= 2
 .PHONY: test
 test: setup  ## the tests, JOBS files at a time (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest -m "not chaos and not browser" --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -m "not chaos and not browser and not slow" --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
+
+.PHONY: test-slow
+test-slow: setup  ## tests that take long: Ray jobs, what the containers run, the API's whole contract
+	@$(BIN)/python -m pytest -m "slow and not chaos" --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-chaos
 test-chaos: setup  ## the tests that kill parts of a whole stack, one at a time
