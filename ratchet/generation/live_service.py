@@ -14,8 +14,8 @@ from ratchet.generation.live import LiveEngine
 from ratchet.generation.registry import create_generator
 from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
-from ratchet.refit.ipc import ShmReceiver
 from ratchet.refit.manifest import RefitManifest
+from ratchet.refit.registry import create_receiver
 from ratchet.rollouts.manager import RolloutManager
 from ratchet.rollouts.partition import TrainPartition
 from ratchet.rollouts.worker import RolloutResult, RolloutWorker
@@ -41,7 +41,7 @@ class LiveGeneratorService:
         torch.set_num_threads(threads)
         self._generator = create_generator(spec)
         self._engine = LiveEngine(self._generator, alone=spec.generation.deterministic)
-        self._receiver = ShmReceiver()
+        self._receiver = create_receiver(spec.refit)
         self._book = ReceiptBook()
         self._opened: Path | None = None
         self._cancels: dict[OpId, Callable[[], None]] = {}
@@ -87,11 +87,15 @@ class LiveGeneratorService:
             started = time.monotonic()
             failpoint("refit.begin")
 
+            wire_bytes = 0
+
             def load() -> WeightVersion:
+                nonlocal wire_bytes
                 held = self._engine.version
                 if held is None or held.digest != args.version.digest:
                     with self._receiver.open(manifest) as tensors:
                         self._generator.load_weights(tensors)
+                    wire_bytes = self._receiver.fetched_bytes
                 failpoint("refit.loaded")
                 return args.version
 
@@ -104,6 +108,7 @@ class LiveGeneratorService:
                 num_tensors=len(manifest.layout.entries),
                 num_bytes=manifest.layout.num_bytes,
                 wire_digest=manifest.digest,
+                wire_bytes=wire_bytes,
                 metrics=self._waited(self._manager.report()),
             )
 

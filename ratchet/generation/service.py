@@ -10,8 +10,8 @@ from ratchet.environments.registry import create_environment
 from ratchet.generation.registry import create_generator
 from ratchet.journal.reader import JournalIndex
 from ratchet.journal.writer import JournalWriter
-from ratchet.refit.ipc import ShmReceiver
 from ratchet.refit.manifest import RefitManifest
+from ratchet.refit.registry import create_receiver
 from ratchet.rollouts.partition import TrainPartition
 from ratchet.rollouts.worker import RolloutResult, RolloutWorker
 from ratchet.sessions.failpoints import failpoint
@@ -44,7 +44,7 @@ class GeneratorService:
         self._run = run
         self._generator = create_generator(spec)
         self._turns = Turns(self._generator, "generator", turn)
-        self._receiver = ShmReceiver()
+        self._receiver = create_receiver(spec.refit)
         self._book = ReceiptBook()
         self._opened: Path | None = None
         self._version: WeightVersion | None = None
@@ -79,9 +79,11 @@ class GeneratorService:
             started = time.monotonic()
             failpoint("refit.begin")
             held, self._version = self._version, None  # a failure leaves no version, never half of one
+            wire_bytes = 0
             if held is None or held.digest != args.version.digest:
                 with self._receiver.open(manifest) as tensors:
                     self._generator.load_weights(tensors)
+                wire_bytes = self._receiver.fetched_bytes
             failpoint("refit.loaded")
             self._version = args.version
             return RefitReceipt(
@@ -92,6 +94,7 @@ class GeneratorService:
                 num_tensors=len(manifest.layout.entries),
                 num_bytes=manifest.layout.num_bytes,
                 wire_digest=manifest.digest,
+                wire_bytes=wire_bytes,
             )
 
         return self._book.once(args, effect)

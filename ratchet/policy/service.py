@@ -18,8 +18,8 @@ from ratchet.journal.crossing import crossed
 from ratchet.models.prepare import prepare_model
 from ratchet.policy.registry import create_trainer
 from ratchet.policy.streaming import StreamedStep
-from ratchet.refit.ipc import ShmSender
 from ratchet.refit.manifest import RefitManifest
+from ratchet.refit.registry import create_sender
 from ratchet.refit.segments import segment_prefix, sweep
 from ratchet.rollouts.group import PromptGroup
 from ratchet.rollouts.partition import TrainPartition
@@ -52,8 +52,10 @@ class TrainerService:
         name: str,
         threads: int,
         turn: Path | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
-        """`turn`: see Turns; None: the trainer's device is its own."""
+        """`turn`: see Turns; None: the trainer's device is its own. `host`: an address of this machine that
+        generators reach."""
         torch.set_num_threads(threads)
         self._spec = spec
         self._run = run
@@ -64,7 +66,7 @@ class TrainerService:
         self._turns = Turns(self._trainer, "trainer", turn)
         prefix = segment_prefix(home, name)
         sweep(prefix)  # what a killed predecessor of this name left
-        self._sender = ShmSender(prefix)
+        self._sender = create_sender(spec.refit, prefix, host)
         self._book = ReceiptBook()
         self._position: WeightVersion | None = None
         self._base_digest = ""

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from ratchet.refit.manifest import DTYPE_BYTES, Bucket, Layout
+from ratchet.refit.manifest import DTYPE_BYTES, Bucket, Layout, PatchInfo
 from ratchet.spec.faults import InfraFault
 
 UNSIGNED = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
@@ -42,6 +42,10 @@ class Patch:
     """xxh3-128 of `body`."""
     changed: int
     """Elements, of the bucket's own dtype."""
+
+    @property
+    def info(self) -> PatchInfo:
+        return PatchInfo(num_bytes=len(self.body), checksum=self.checksum, changed=self.changed)
 
 
 def encode(old: memoryview, new: memoryview, layout: Layout) -> Iterator[Patch]:

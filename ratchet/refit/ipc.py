@@ -78,6 +78,7 @@ class ShmReceiver:
     """Opens what a sender staged. Keeps its mapping while the sender keeps its segment."""
 
     def __init__(self) -> None:
+        self.fetched_bytes = 0  # it is read where it lies
         self._identity: tuple[str, int, int] | None = None
         self._mapping: mmap.mmap | None = None
 

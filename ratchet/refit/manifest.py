@@ -47,14 +47,37 @@ class Layout(_Model):
         return sum(bucket.num_bytes for bucket in self.buckets)
 
 
+class PatchInfo(_Model):
+    """What a patch of a bucket looks like (ratchet.refit.delta)."""
+
+    num_bytes: int
+    checksum: str
+    changed: int
+
+
+class Delta(_Model):
+    """How to come from another version to this one."""
+
+    base: str
+    """`digest` of the manifest of the version that it is from."""
+    patches: tuple[PatchInfo, ...]
+    """Of each bucket."""
+
+
 class RefitManifest(_Model):
     """A staged weight version: how to find it, how to read it, and how to know it is right."""
 
     version: WeightVersion
     mover: str
     segment: str = Field(pattern=r"^ratchet-[A-Za-z0-9._-]+$")
-    """Shared-memory file that holds the bytes."""
+    """Names what is staged: a file in shared memory, or a path of `url`."""
+    url: str = ""
+    """Where it is served, if it is."""
+    token: str = Field(default="", repr=False)
+    """What whoever asks there has to show."""
     layout: Layout
+    delta: Delta | None = None
+    """Receivers that are of its base may take the patches instead of the bytes."""
     bucket_digests: tuple[str, ...]
     """xxh3-128 of each bucket's bytes."""
 

@@ -20,6 +20,10 @@ class WeightSender(Protocol):
         every receiver must have left its block. Raises InfraFault, StorageFault."""
         ...
 
+    def holds(self, manifest: RefitManifest) -> bool:
+        """Whether what was staged so is there still."""
+        ...
+
     def close(self) -> None:
         """Give back what staging took."""
         ...
@@ -27,6 +31,9 @@ class WeightSender(Protocol):
 
 class WeightReceiver(Protocol):
     """A generator's end."""
+
+    fetched_bytes: int
+    """Of the manifest that was opened last: what had to travel for it."""
 
     def open(self, manifest: RefitManifest) -> AbstractContextManager[Mapping[str, torch.Tensor]]:
         """The tensors of the manifest, verified, for as long as the block lasts. Raises InfraFault."""

@@ -72,6 +72,8 @@ PROBE = 20.0
 CANCEL = 30.0
 
 # --- workflow
+REFIT_SILENT = 10.0
+"""For the other side of a refit to send or take another byte."""
 TURN = 300.0
 """For an engine to come to the device that it shares with another one."""
 SETTLE_COMMIT = 10.0

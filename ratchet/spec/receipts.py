@@ -110,6 +110,8 @@ class RefitReceipt(Receipt):
     num_bytes: int
     wire_digest: str
     """xxh3-128 of the bytes as the generator read them, equal to the trainer's."""
+    wire_bytes: int = 0
+    """What travelled: nothing through shared memory, less than `num_bytes` with patches."""
     metrics: dict[str, float] = {}
     """What the generator did since the refit before, where rollouts stream: `rollout_idle` (share of its
     permits that nothing was in flight for), `generation_busy` (share of the time in which it sampled),

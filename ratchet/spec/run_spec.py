@@ -188,8 +188,11 @@ class DataPlaneSpec(_Section):
 class RefitSpec(_Section):
     """How weights get from the trainer to the generators."""
 
-    mover: Literal["ipc"] = "ipc"
-    """`ipc`: shared memory of one host."""
+    transport: Literal["ipc", "http"] = "ipc"
+    """`ipc`: shared memory of one host. `http`: each generator asks the trainer's host for the bytes."""
+    codec: Literal["full", "delta"] = "full"
+    """`full`: all bytes of every version. `delta`: what has changed since the version before, for generators
+    that have that one; the trainer's host keeps two versions."""
 
 
 class RuntimeSpec(_Section):
@@ -269,6 +272,11 @@ class RunSpec(_Section):
             corrected = self.loss.importance_sampling_correction
             yield from self.asynchronous.contradictions(prompts, corrected=corrected)
         yield from self.placement.contradictions(self.asynchronous)
+        if self.refit.transport == "ipc" and self.refit.codec == "delta":
+            yield (
+                "refit.codec is delta, but with refit.transport ipc no bytes travel, whatever has changed: "
+                "set refit.codec to full, or refit.transport to http"
+            )
         samples, batch = self.samples_per_step, self.policy.train_global_batch_size
         if batch is not None and batch != samples:
             yield (

@@ -44,7 +44,7 @@ def _reserved(placement: PlacementSpec, run: str, session: int) -> PlacementGrou
     except ValueError:
         pass
     try:
-        # One host: weights move through its memory (refit.mover: ipc).
+        # One host: weights move through its memory (refit.transport: ipc).
         return placement_group(
             [{"GPU": 1}] * placement.gpus_of_a_session, "STRICT_PACK", name=name, lifetime="detached"
         )

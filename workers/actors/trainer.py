@@ -36,9 +36,9 @@ class TrainerActor:
 
             name = config.name(ROLE)
             partition = TrainPartition(SessionDataPlane(config, ROLE), name)
-            service = TrainerService(
-                config.spec, config.run, home, partition, name, config.threads, config.turn
-            )
+            host = ray.util.get_node_ip_address()
+            parts = (config.spec, config.run, home, partition, name, config.threads)
+            service = TrainerService(*parts, turn=config.turn, host=host)
             engine = {
                 "prepare_model": service.prepare_model,
                 "restore": service.restore,
@@ -55,7 +55,7 @@ class TrainerActor:
                 "cancel": service.cancel,
             }
             self._server = LineServer(
-                ray.util.get_node_ip_address(),
+                host,
                 {ENGINE: engine, STAGE: stage, WRITER: writer, CONTROL: control},
             )
         return self._server.endpoint

@@ -51,7 +51,7 @@ def problems_of(text: str, *overrides: str) -> list[SpecProblem]:
         ("policy.model=", "policy.model", "nothing (null)", "text", ""),
         # not among the choices
         ("policy.precision=bfloat", "policy.precision", '"bfloat"', "float32 | bfloat16", "bfloat16?"),
-        ("refit.mover=nixl", "refit.mover", '"nixl"', "ipc", ""),
+        ("refit.transport=nixl", "refit.transport", '"nixl"', "ipc", ""),
         # contradictions
         ("policy.train_global_batch_size=9", "policy.train_global_batch_size", "9, but", "", "set it to 16"),
         (
