@@ -8,9 +8,11 @@ for. Beside `ipc` stands a copy in memory, beside `http` a bare socket, in the s
 import multiprocessing
 import secrets
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 from threading import Thread
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from benchmarks.report import Report, arguments
 from ratchet.refit.manifest import RefitManifest
 from ratchet.refit.registry import create_receiver, create_sender
 from ratchet.refit.segments import sweep
+from ratchet.spec.home import Home
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.run_spec import RefitSpec
 
@@ -28,6 +31,7 @@ MOVERS = {
     "ipc": RefitSpec(),
     "http": RefitSpec(transport="http"),
     "http+delta": RefitSpec(transport="http", codec="delta"),
+    "store+delta": RefitSpec(transport="store", codec="delta"),
 }
 MODELS = {"134m": (49152, 576, 1536, 30), "1b": (49152, 2048, 8192, 20)}
 """Vocabulary, hidden size, inner size, layers: the shapes of a Llama with a tied embedding."""
@@ -51,33 +55,33 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     report, rounds = Report(options.json_only), QUICK_ROUNDS if options.quick else ROUNDS
+    names = ["134m"] if options.quick else list(MODELS)
     result: dict[str, dict[str, dict[str, float]]] = {}
     rows: list[list[str]] = []
-    for name in ["134m"] if options.quick else MODELS:
-        weights = model(*MODELS[name])
-        num_bytes = sum(2 * tensor.numel() for tensor in weights.values())
-        raw = {"ipc": memcpy_gib_s(num_bytes), "http": socket_gib_s(num_bytes)}
-        for mover, spec in MOVERS.items():
-            report.progress(f"{name}: {mover}")
-            done = measure(spec, weights, options.changed, rounds)
-            seconds = median(each.stage_s + each.fetch_s for each in done)
-            gib_s = num_bytes / GIB / seconds
-            moved = median(each.fetch_s for each in done)
-            measured = {
-                "seconds": round(seconds, 4),
-                "stage_s": round(median(each.stage_s for each in done), 4),
-                "fetch_s": round(moved, 4),
-                "pause_ms": round(1000 * median(each.pause_s for each in done), 1),
-                "gib_s": round(gib_s, 3),
-                "ratio_to_raw": round(num_bytes / GIB / moved / raw[mover.partition("+")[0]], 3),
-                "bytes_fraction": round(median(each.fetched_bytes for each in done) / num_bytes, 4),
-            }
-            result.setdefault(mover, {})[name] = measured
-            rows.append([f"{mover}, {name}", *(f"{value:g}" for value in measured.values())])
-    header = ["", "seconds", "stage", "fetch", "pause ms", "GiB/s", "to raw", "bytes"]
+    with tempfile.TemporaryDirectory() as root:
+        for name in names:
+            weights = model(*MODELS[name])
+            num_bytes = sum(2 * tensor.numel() for tensor in weights.values())
+            memory, wire = memcpy_gib_s(num_bytes), socket_gib_s(num_bytes)
+            for mover, spec in MOVERS.items():
+                report.progress(f"{name}: {mover}")
+                done = measure(spec, Home(root), weights, options.changed, rounds)
+                moved = median(each.fetch_s for each in done)
+                seconds = median(each.stage_s + each.fetch_s for each in done)
+                measured = {
+                    "seconds": round(seconds, 4),
+                    "stage_s": round(median(each.stage_s for each in done), 4),
+                    "fetch_s": round(moved, 4),
+                    "pause_ms": round(1000 * median(each.pause_s for each in done), 1),
+                    "gib_s": round(num_bytes / GIB / seconds, 3),
+                    "ratio_to_raw": round(num_bytes / GIB / moved / (wire if "http" in mover else memory), 3),
+                    "bytes_fraction": round(median(each.fetched_bytes for each in done) / num_bytes, 4),
+                }
+                result.setdefault(mover, {})[name] = measured
+                rows.append([f"{mover}, {name}", *(f"{value:g}" for value in measured.values())])
     report.publish(
         f"refit in bfloat16, {options.changed:.1%} of the weights changed",
-        header,
+        ["", "seconds", "stage", "fetch", "pause ms", "GiB/s", "to raw", "bytes"],
         rows,
         {"benchmark": "refit", "changed": options.changed, "transports": result},
     )
@@ -102,13 +106,13 @@ def step(weights: Weights, changed: float) -> None:
         flat[places] += 0.01
 
 
-def measure(spec: RefitSpec, weights: Weights, changed: float, rounds: int) -> list[Round]:
+def measure(spec: RefitSpec, home: Home, weights: Weights, changed: float, rounds: int) -> list[Round]:
     prefix = f"bench{secrets.token_hex(4)}"
-    sender = create_sender(spec, prefix, "127.0.0.1")
+    sender = create_sender(spec, home, "bench", prefix, "127.0.0.1")
     wire = dict.fromkeys(weights, "bfloat16")
     done: list[Round] = []
     try:
-        with receiver_of(spec, weights) as ask:
+        with receiver_of(spec, home, weights) as ask:
             for number in range(rounds + 1):
                 step(weights, changed)
                 version = WeightVersion(incarnation=1, step=number, digest=f"{number:032x}")
@@ -125,11 +129,11 @@ def measure(spec: RefitSpec, weights: Weights, changed: float, rounds: int) -> l
 
 
 @contextmanager
-def receiver_of(spec: RefitSpec, weights: Weights) -> Iterator[Any]:
+def receiver_of(spec: RefitSpec, home: Home, weights: Weights) -> Iterator[Any]:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    process = context.Process(target=_receive, args=(spec, shapes, there), daemon=True)
+    process = context.Process(target=_receive, args=(spec, home.root, shapes, there), daemon=True)
     process.start()
     there.close()
     try:
@@ -139,9 +143,9 @@ def receiver_of(spec: RefitSpec, weights: Weights) -> Iterator[Any]:
         process.join(30)
 
 
-def _receive(spec: RefitSpec, shapes: dict[str, tuple[int, ...]], connection: Any) -> None:
+def _receive(spec: RefitSpec, root: Path, shapes: dict[str, tuple[int, ...]], connection: Any) -> None:
     torch.set_num_threads(1)
-    receiver = create_receiver(spec)
+    receiver = create_receiver(spec, Home(root), "bench")
     own = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
     while (manifest := connection.recv()) is not None:
         assert isinstance(manifest, RefitManifest)

@@ -46,7 +46,7 @@ def storage_faults(path: Path, doing: str) -> Iterator[None]:
         raise storage_fault(error, path, doing) from error
 
 
-def write_atomic(path: Path, data: bytes) -> None:
+def write_atomic(path: Path, data: bytes | memoryview) -> None:
     """Create or replace `path`: a reader, or a crash, sees all of `data` or none of it.
 
     Raises OSError, and then leaves nothing behind.

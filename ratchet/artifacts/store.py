@@ -13,7 +13,7 @@ class ArtifactStore(Protocol):
     Every method raises StorageFault, naming the path, the cause and the fix.
     """
 
-    def write_atomic(self, key: str, data: bytes) -> None:
+    def write_atomic(self, key: str, data: bytes | memoryview) -> None:
         """Create or replace; nobody ever sees a part of `data`, and it survives a crash."""
         ...
 
@@ -40,7 +40,7 @@ class LocalArtifactStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def write_atomic(self, key: str, data: bytes) -> None:
+    def write_atomic(self, key: str, data: bytes | memoryview) -> None:
         path = self._path(key)
         with storage_faults(path, "write"):
             path.parent.mkdir(parents=True, exist_ok=True)

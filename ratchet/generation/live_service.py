@@ -41,7 +41,7 @@ class LiveGeneratorService:
         torch.set_num_threads(threads)
         self._generator = create_generator(spec)
         self._engine = LiveEngine(self._generator, alone=spec.generation.deterministic)
-        self._receiver = create_receiver(spec.refit)
+        self._receiver = create_receiver(spec.refit, home, run)
         self._book = ReceiptBook()
         self._opened: Path | None = None
         self._cancels: dict[OpId, Callable[[], None]] = {}

@@ -44,7 +44,7 @@ class GeneratorService:
         self._run = run
         self._generator = create_generator(spec)
         self._turns = Turns(self._generator, "generator", turn)
-        self._receiver = create_receiver(spec.refit)
+        self._receiver = create_receiver(spec.refit, home, run)
         self._book = ReceiptBook()
         self._opened: Path | None = None
         self._version: WeightVersion | None = None

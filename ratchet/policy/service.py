@@ -66,7 +66,7 @@ class TrainerService:
         self._turns = Turns(self._trainer, "trainer", turn)
         prefix = segment_prefix(home, name)
         sweep(prefix)  # what a killed predecessor of this name left
-        self._sender = create_sender(spec.refit, prefix, host)
+        self._sender = create_sender(spec.refit, home, run, prefix, host)
         self._book = ReceiptBook()
         self._position: WeightVersion | None = None
         self._base_digest = ""

@@ -12,19 +12,18 @@ import mmap
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import torch
 
-from ratchet.refit import delta
-from ratchet.refit.manifest import Delta, Layout, RefitManifest
-from ratchet.refit.staging import plan, receive, stage
+from ratchet.refit.manifest import Delta, PatchInfo, RefitManifest
+from ratchet.refit.rooms import KeepingReceiver, SenderRooms, part_of
+from ratchet.refit.staging import check_names
 from ratchet.spec import deadlines
-from ratchet.spec.faults import InfraFault, StorageFault
+from ratchet.spec.faults import InfraFault
 from ratchet.spec.ids import WeightVersion
 
 log = logging.getLogger(__name__)
@@ -45,12 +44,11 @@ class HttpSender:
 
     def __init__(self, prefix: str, host: str, *, keep_two: bool = False) -> None:
         """`host`: an address of this machine that generators reach."""
-        self._prefix, self._host, self._keep_two = prefix, host, keep_two
+        self._prefix, self._host = prefix, host
+        self._rooms = SenderRooms(keep_two=keep_two)
         self._token = secrets.token_hex(16)
         self._server: ThreadingHTTPServer | None = None
         self._staged: RefitManifest | None = None
-        self._current: mmap.mmap | None = None
-        self._spare: mmap.mmap | None = None
         self._parts: Mapping[Part, memoryview] = {}
         self._lock = threading.Lock()
 
@@ -58,33 +56,23 @@ class HttpSender:
         self, version: WeightVersion, weights: Mapping[str, torch.Tensor], wire_dtypes: Mapping[str, str]
     ) -> RefitManifest:
         """See WeightSender. A receiver that is still reading the version before finds that out, and fails."""
-        layout = plan(wire_dtypes, {name: tensor.shape for name, tensor in weights.items()})
-        base = self._staged if self._staged and self._staged.layout == layout else None
+        check_names(wire_dtypes, weights)
         with self._lock:
-            self._parts, self._staged = {}, None
-        if base is None:
-            self._current = self._spare = None
-        room = self._spare if self._keep_two else self._current
-        if room is None:
-            room = _room(layout.num_bytes)
-        digests = stage(weights, layout, memoryview(room))
-        parts = {("full", index): _slice(room, layout, index) for index in range(len(layout.buckets))}
+            before, self._staged, self._parts = self._staged, None, {}
+        staged = self._rooms.stage(weights, wire_dtypes)
+        parts = {("full", index): staged.bucket(index) for index in range(len(staged.layout.buckets))}
         offered = None
-        if self._keep_two:
-            before, self._spare = self._current, self._current
-            if base is not None and before is not None:
-                patches = list(delta.encode(memoryview(before), memoryview(room), layout))
-                parts |= {("patch", patch.bucket): memoryview(patch.body) for patch in patches}
-                offered = Delta(base=base.digest, patches=tuple(patch.info for patch in patches))
-        self._current = room
+        if staged.patches is not None and before is not None:
+            parts |= {("patch", patch.bucket): memoryview(patch.body) for patch in staged.patches}
+            offered = Delta(base=before.digest, patches=tuple(patch.info for patch in staged.patches))
         manifest = RefitManifest(
             version=version,
             mover=MOVER,
             segment=f"ratchet-{self._prefix}-{secrets.token_hex(4)}",
             url=self._serving(),
             token=self._token,
-            layout=layout,
-            bucket_digests=digests,
+            layout=staged.layout,
+            bucket_digests=staged.digests,
             delta=offered,
         )
         with self._lock:
@@ -103,7 +91,7 @@ class HttpSender:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
-        self._current = self._spare = None
+        self._rooms.clear()
 
     def _serving(self) -> str:
         if self._server is None:
@@ -153,63 +141,17 @@ class HttpSender:
         return Handler
 
 
-class HttpReceiver:
+class HttpReceiver(KeepingReceiver):
     """Fetches what a sender serves, and keeps it."""
 
-    def __init__(self) -> None:
-        self._layout: Layout | None = None
-        self._buffer: mmap.mmap | None = None
-        self._holds: str | None = None
-        """`digest` of the manifest whose bytes the buffer has."""
-        self.fetched_bytes = 0
-        """Of the last manifest that was opened."""
+    def _fetch_all(self, manifest: RefitManifest, buffer: mmap.mmap) -> None:
+        buckets = range(len(manifest.layout.buckets))
+        self._fetch(manifest, "full", [part_of(buffer, manifest.layout, index) for index in buckets])
 
-    @contextmanager
-    def open(self, manifest: RefitManifest) -> Iterator[dict[str, torch.Tensor]]:
-        """See WeightReceiver. The tensors are of the next version after the next call."""
-        buffer = self._room(manifest.layout)
-        self.fetched_bytes = 0
-        if self._holds != manifest.digest and not self._patched(manifest, buffer):
-            self._holds = None
-            layout = manifest.layout
-            into = [_slice(buffer, layout, index) for index in range(len(layout.buckets))]
-            self._fetch(manifest, "full", into)
-        try:
-            tensors = receive(memoryview(buffer), manifest)
-        except InfraFault:
-            self._holds = None
-            raise
-        self._holds = manifest.digest
-        yield tensors
-
-    def close(self) -> None:
-        """Keep nothing."""
-        self._layout = self._buffer = self._holds = None
-
-    def _room(self, layout: Layout) -> mmap.mmap:
-        if self._buffer is None or self._layout != layout:
-            self.close()
-            self._buffer, self._layout = _room(layout.num_bytes), layout
-        return self._buffer
-
-    def _patched(self, manifest: RefitManifest, buffer: mmap.mmap) -> bool:
-        """Whether patches made it the new version. If they did not, it is of none."""
-        offered = manifest.delta
-        if offered is None or self._holds != offered.base:
-            return False
-        bodies = [bytearray(patch.num_bytes) for patch in offered.patches]
+    def _fetch_patches(self, manifest: RefitManifest, patches: Sequence[PatchInfo]) -> list[bytes]:
+        bodies = [bytearray(patch.num_bytes) for patch in patches]
         self._fetch(manifest, "patch", [memoryview(body) for body in bodies])
-        patches = [
-            delta.Patch(index, bytes(body), patch.checksum, patch.changed)
-            for index, (body, patch) in enumerate(zip(bodies, offered.patches, strict=True))
-        ]
-        self._holds = None
-        try:
-            delta.apply(memoryview(buffer), manifest.layout, patches, manifest.bucket_digests)
-        except InfraFault as error:
-            log.warning("refit of %s: %s; fetching all of it", manifest.version, error)
-            return False
-        return True
+        return [bytes(body) for body in bodies]
 
     def _fetch(self, manifest: RefitManifest, kind: str, into: Sequence[memoryview]) -> None:
         """Fill each with the part of its index. Raises InfraFault."""
@@ -309,15 +251,3 @@ def _range_start(header: str | None) -> int:
     """Of `bytes=N-`, which is all that is ever asked here."""
     start = (header or "").removeprefix("bytes=").removesuffix("-")
     return int(start) if start.isdecimal() else 0
-
-
-def _room(num_bytes: int) -> mmap.mmap:
-    try:
-        return mmap.mmap(-1, max(num_bytes, 1))
-    except OSError as error:
-        raise StorageFault(f"no memory for {num_bytes} bytes of weights: {error.strerror}") from error
-
-
-def _slice(buffer: mmap.mmap, layout: Layout, bucket: int) -> memoryview:
-    start, num_bytes = layout.buckets[bucket].offset, layout.buckets[bucket].num_bytes
-    return memoryview(buffer)[start : start + num_bytes]

@@ -60,6 +60,8 @@ class Delta(_Model):
 
     base: str
     """`digest` of the manifest of the version that it is from."""
+    base_segment: str = ""
+    """`segment` of that manifest, where versions are kept."""
     patches: tuple[PatchInfo, ...]
     """Of each bucket."""
 

@@ -19,7 +19,7 @@ def plan(wire_dtypes: Mapping[str, str], shapes: Mapping[str, Sequence[int]]) ->
 
     Raises InfraFault if the two do not name the same tensors, or for a dtype that cannot travel.
     """
-    _check_names(wire_dtypes, shapes)
+    check_names(wire_dtypes, shapes)
     entries: list[Entry] = []
     buckets: list[Bucket] = []
     start = end = 0
@@ -88,7 +88,8 @@ def _digest(buffer: memoryview, bucket: Bucket) -> str:
     return xxhash.xxh3_128(buffer[bucket.offset : bucket.offset + bucket.num_bytes]).hexdigest()
 
 
-def _check_names(wire_dtypes: Mapping[str, str], shapes: Mapping[str, object]) -> None:
+def check_names(wire_dtypes: Mapping[str, str], shapes: Mapping[str, object]) -> None:
+    """Raises InfraFault if the two do not name the same tensors, or for a dtype that cannot travel."""
     if missing := wire_dtypes.keys() - shapes.keys():
         raise InfraFault(f"generators want tensors that the trainer does not have: {_some(missing)}")
     if unknown := shapes.keys() - wire_dtypes.keys():

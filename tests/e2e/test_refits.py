@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 HTTP = (*QUICK, "refit.transport=http")
 DELTA = (*HTTP, "refit.codec=delta")
+STORE = (*QUICK, "refit.transport=store", "refit.codec=delta")
 
 
 def refits(stack: Stack, run: str) -> list[RefitReceipt]:
@@ -25,28 +26,35 @@ def assert_ended_like(stack: Stack, run: str, other: str) -> None:
     assert shown["last_checkpoint"]["digest"] == expected["last_checkpoint"]["digest"]
 
 
-def test_over_http_a_run_ends_in_the_same_bits_and_patches_are_less(stack: Stack, undisturbed: str) -> None:
+def test_over_http_a_run_ends_in_the_same_bits(stack: Stack, undisturbed: str) -> None:
     stack.launch("over-http", *HTTP)
     assert_ended_like(stack, "over-http", undisturbed)
     assert {refit.wire_bytes == refit.num_bytes for refit in refits(stack, "over-http")} == {True}
-    stack.launch("patched", *DELTA)
-    assert_ended_like(stack, "patched", undisturbed)
-    first, *later = refits(stack, "patched")
+
+
+@pytest.mark.parametrize(("run", "settings"), [("patched", DELTA), ("patched-store", STORE)])
+def test_patches_are_less_and_end_in_the_same_bits(
+    stack: Stack, undisturbed: str, run: str, settings: tuple[str, ...]
+) -> None:
+    stack.launch(run, *settings)
+    assert_ended_like(stack, run, undisturbed)
+    first, *later = refits(stack, run)
     assert first.wire_bytes == first.num_bytes
     assert later
     assert all(0 < refit.wire_bytes < refit.num_bytes for refit in later)
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("settings", [DELTA, STORE], ids=["http", "store"])
 @pytest.mark.parametrize(
     ("victim", "failpoint"), [("trainer", "refit.staged"), ("generator", "refit.loaded")]
 )
 def test_who_dies_in_a_refit_gets_or_gives_all_of_it_again(
-    stack: Stack, undisturbed: str, victim: str, failpoint: str
+    stack: Stack, undisturbed: str, victim: str, failpoint: str, settings: tuple[str, ...]
 ) -> None:
-    run = f"patched-{victim}"
+    run = f"{victim}-dies-{'store' if settings is STORE else 'http'}"
     stack.failpoints.arm(failpoint, "3 hold")
-    stack.launch(run, *DELTA)
+    stack.launch(run, *settings)
     stack.failpoints.wait_hit(failpoint)
     stack.kill(victim, run)
     stack.failpoints.release(failpoint)

@@ -8,18 +8,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import torch
 
+from ratchet.artifacts.store import LocalArtifactStore
 from ratchet.refit import http, staging
 from ratchet.refit.manifest import RefitManifest
 from ratchet.refit.protocol import WeightReceiver, WeightSender
-from ratchet.refit.registry import create_receiver, create_sender
+from ratchet.refit.registry import create_receiver, create_sender, weights_key
 from ratchet.refit.segments import sweep
+from ratchet.refit.store import newest
 from ratchet.spec import deadlines
 from ratchet.spec.faults import InfraFault
+from ratchet.spec.home import Home
 from ratchet.spec.ids import WeightVersion
 from ratchet.spec.run_spec import RefitSpec
 
@@ -29,6 +33,8 @@ SPECS = {
     "ipc": RefitSpec(),
     "http": RefitSpec(transport="http"),
     "http+delta": RefitSpec(transport="http", codec="delta"),
+    "store": RefitSpec(transport="store"),
+    "store+delta": RefitSpec(transport="store", codec="delta", full_every=4),
 }
 
 
@@ -63,12 +69,13 @@ def spec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ref
 
 
 @pytest.fixture
-def ends() -> Iterator[Callable[[RefitSpec], tuple[WeightSender, WeightReceiver]]]:
+def ends(tmp_path: Path) -> Iterator[Callable[[RefitSpec], tuple[WeightSender, WeightReceiver]]]:
     with ExitStack() as stack:
 
         def made(spec: RefitSpec) -> tuple[WeightSender, WeightReceiver]:
-            prefix = f"test{secrets.token_hex(4)}"
-            sender, receiver = create_sender(spec, prefix, "127.0.0.1"), create_receiver(spec)
+            prefix, home = f"test{secrets.token_hex(4)}", Home(tmp_path)
+            sender = create_sender(spec, home, "run", prefix, "127.0.0.1")
+            receiver = create_receiver(spec, home, "run")
             for close in (lambda: sweep(prefix), sender.close, receiver.close):
                 stack.callback(close)
             return sender, receiver
@@ -129,6 +136,11 @@ def test_names_that_differ_are_refused_and_nothing_is_lost(spec: RefitSpec, ends
 # --- patches
 
 
+@pytest.fixture(params=["http+delta", "store+delta"])
+def patching(request: pytest.FixtureRequest) -> RefitSpec:
+    return SPECS[request.param]
+
+
 def test_patches_travel_where_the_base_is_known_and_all_of_it_where_it_is_not(ends) -> None:
     sender, receiver = ends(SPECS["http+delta"])
     full = sum(bucket.num_bytes for bucket in staging.plan(wire("bfloat16"), shapes()).buckets)
@@ -146,8 +158,8 @@ def test_patches_travel_where_the_base_is_known_and_all_of_it_where_it_is_not(en
     assert receiver.fetched_bytes == full
 
 
-def test_a_base_that_was_spoilt_is_found_out_and_replaced(ends) -> None:
-    sender, receiver = ends(SPECS["http+delta"])
+def test_a_base_that_was_spoilt_is_found_out_and_replaced(patching: RefitSpec, ends) -> None:
+    sender, receiver = ends(patching)
     received(receiver, sender.stage(version(0), model(0, sparse=True), wire("bfloat16")))
     receiver._buffer[77] ^= 0x40
     manifest = sender.stage(version(1), model(1, sparse=True), wire("bfloat16"))
@@ -156,6 +168,52 @@ def test_a_base_that_was_spoilt_is_found_out_and_replaced(ends) -> None:
 
 def shapes() -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in model(0).items()}
+
+
+# --- versions that stay
+
+
+def test_a_new_receiver_starts_from_the_store_alone_at_any_version(ends, tmp_path: Path) -> None:
+    spec = SPECS["store+delta"]
+    sender, follower = ends(spec)
+    store, key = LocalArtifactStore(Home(tmp_path).artifacts), weights_key("run")
+    fetched: list[int] = []
+    for step in range(10):
+        manifest = sender.stage(version(step), model(step, sparse=True), wire("bfloat16"))
+        assert newest(store, key) == manifest
+        assert_same_bits(received(follower, manifest), model(step, sparse=True), "bfloat16")
+        fetched.append(follower.fetched_bytes)
+        _, late = ends(spec)
+        assert_same_bits(received(late, manifest), model(step, sparse=True), "bfloat16")
+    whole = max(fetched)
+    assert [count == whole for count in fetched] == [step % 4 == 0 for step in range(10)]
+    kept = [name.rsplit("-", 2)[1] for name in store.list(key)]
+    assert kept == [f"{step:08d}" for step in range(4, 10)], "from the whole version before the last one on"
+
+
+def test_a_sender_that_is_made_again_goes_on_in_the_same_place(ends, tmp_path: Path) -> None:
+    spec = SPECS["store+delta"]
+    sender, follower = ends(spec)
+    for step in range(3):
+        received(follower, sender.stage(version(step), model(step, sparse=True), wire("bfloat16")))
+    again, _ = ends(spec)
+    manifest = again.stage(version(3), model(3, sparse=True), wire("bfloat16"))
+    assert manifest.delta is None, "it does not know what the one before it had staged last"
+    assert_same_bits(received(follower, manifest), model(3, sparse=True), "bfloat16")
+    store = LocalArtifactStore(Home(tmp_path).artifacts)
+    assert newest(store, weights_key("run")) == manifest
+
+
+def test_a_version_that_was_not_finished_is_none(ends, tmp_path: Path) -> None:
+    sender, receiver = ends(SPECS["store"])
+    manifests = [sender.stage(version(step), model(step), wire("bfloat16")) for step in (1, 2)]
+    store, key = LocalArtifactStore(Home(tmp_path).artifacts), weights_key("run")
+    store.remove_tree(f"{key}/{manifests[1].segment}/manifest.json")
+    assert newest(store, key) == manifests[0]
+    assert not sender.holds(manifests[1])
+    store.remove_tree(f"{key}/{manifests[1].segment}")
+    with pytest.raises(InfraFault, match=r"cannot be read.*stage them again"):
+        received(receiver, manifests[1])
 
 
 # --- a network that fails
@@ -220,6 +278,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(ends) -> None:
 SENDER = """
 import sys, torch
 from ratchet.refit.http import HttpSender
+from ratchet.spec.home import Home
 from ratchet.spec.ids import WeightVersion
 
 torch.manual_seed(1)
