@@ -1,9 +1,11 @@
-"""What can be known to be wrong before a run starts, beyond types and bounds: models, environments, sinks."""
+"""What can be known to be wrong before a run starts, beyond types and bounds: models, engines, environments,
+sinks."""
 
 from ratchet.environments.registry import check_environment
 from ratchet.models.names import check_model_name
 from ratchet.rollouts.samplers import create_sampler
 from ratchet.sinks.installed import check_installed
+from ratchet.spec.backends import GENERATORS, TRAINERS
 from ratchet.spec.faults import DataFault, RatchetError, SpecError
 from ratchet.spec.problems import InvalidSpec, SpecProblem
 from ratchet.spec.run_spec import RunSpec
@@ -20,6 +22,11 @@ def check_runnable(spec: RunSpec) -> None:
         check_environment(spec.environment, spec.seed, spec.evaluation.num_problems)
     except (SpecError, DataFault) as error:
         problems += _problems("environment", error)
+    for registry, name in ((TRAINERS, spec.policy.backend), (GENERATORS, spec.generation.backend)):
+        try:
+            registry.check(name)
+        except InvalidSpec as error:
+            problems += error.problems
     if spec.asynchronous:
         try:
             create_sampler(spec.asynchronous)

@@ -81,6 +81,8 @@ def assert_failed(stack: Stack, run: str, waited: subprocess.CompletedProcess[st
         ),
         (("policy.model=./no-such-model",), "policy.model: there is no folder", "Hugging Face name"),
         (("environment.name=arithmetik",), "environment.name", "did you mean arithmetic?"),
+        (("generation.backend=hff",), "generation.backend", "did you mean hf?"),
+        (("policy.backend=tensorflow",), "policy.backend", "torch, module:Class"),
         (("environment.name=reasoning-gym:gcdd",), "environment.name", "did you mean gcd"),
         (("environment.name=my.envs:Chess",), "environment.name", "PYTHONPATH"),
         (("environment.options.shotz=1",), "environment.options.shotz", "did you mean shots?"),

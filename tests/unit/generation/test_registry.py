@@ -20,13 +20,10 @@ def test_known_names_and_module_paths_are_created_with_the_spec(spec: Callable[.
 @pytest.mark.parametrize(
     ("backend", "complaint"),
     [
-        (
-            "hff",
-            r"generation\.backend: unknown backend 'hff'; allowed: hf, module:Class \(did you mean hf\?\)",
-        ),
-        ("no.such.module:Thing", r"generation\.backend: .*No module named 'no'"),
-        ("ratchet.generation.hf:Nope", r"generation\.backend: module ratchet\.generation\.hf has no Nope"),
-        ("hf:", r"generation\.backend: unknown backend 'hf:'"),
+        ("hff", r'generation\.backend: .*"hff".*hf, module:Class.*did you mean hf\?'),
+        ("no.such.module:Thing", r"generation\.backend: .*needs the Python module no.*pip install no"),
+        ("ratchet.generation.hf:Nope", r"generation\.backend: .*ratchet\.generation\.hf has no class Nope"),
+        ("hf:", r'generation\.backend: .*"hf:"'),
     ],
 )
 def test_anything_else_is_refused_by_name(spec: Callable[..., RunSpec], backend: str, complaint: str) -> None:

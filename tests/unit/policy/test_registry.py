@@ -20,15 +20,15 @@ def test_a_backend_by_name_or_by_class(make_spec, backend):
 @pytest.mark.parametrize(
     ("backend", "words"),
     [
-        ("tensorflow", ["'tensorflow'", "allowed are torch, or module:Class"]),
-        ("", ["''", "allowed are"]),
-        ("torch:", ["'torch:'", "allowed are"]),
+        ("tensorflow", ['"tensorflow"', "torch, module:Class"]),
+        ("", ['""', "torch, module:Class"]),
+        ("torch:", ['"torch:"', "torch, module:Class"]),
         ("no_such_package.trainer:Trainer", ["needs the Python module no_such_package", "pip install"]),
         ("ratchet.policy.registry:Trainer", ["ratchet.policy.registry has no class Trainer"]),
     ],
 )
 def test_an_unknown_backend_is_refused_by_key(make_spec, backend, words):
-    with pytest.raises(SpecError, match=r"^policy\.backend is ") as caught:
+    with pytest.raises(SpecError, match=r"policy\.backend: ") as caught:
         create_trainer(with_backend(make_spec, backend))
     for word in words:
         assert word in str(caught.value)
