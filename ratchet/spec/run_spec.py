@@ -5,7 +5,7 @@ silently keeps a default. The docstring under a field is its reference documenta
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
@@ -196,6 +196,15 @@ class RefitSpec(_Section):
     that have that one; the trainer's host keeps two versions."""
     full_every: Positive = 16
     """With `store` and `delta`: every so many versions are kept whole, and patches between them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: object) -> object:
+        """Specs of runs that were launched before say `mover`."""
+        if isinstance(given, dict) and "mover" in given and "transport" not in given:
+            section = cast("dict[str, object]", given)
+            return {"transport" if key == "mover" else key: value for key, value in section.items()}
+        return cast("object", given)
 
 
 class RuntimeSpec(_Section):
