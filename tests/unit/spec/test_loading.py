@@ -103,6 +103,9 @@ def test_a_problem_names_key_found_allowed_and_fix(
             "asynchronous.max_buffered_groups",
         ),
         (("asynchronous.min_groups_to_train=999",), "asynchronous.min_groups_to_train"),
+        (("placement.kind=colocated", "asynchronous.max_staleness=1"), "placement.kind"),
+        (("placement.kind=colocated", "asynchronous.refit=keep"), "placement.kind"),
+        (("refit.codec=delta",), "refit.codec"),
     ],
 )
 def test_two_keys_that_cannot_both_hold(overrides: tuple[str, ...], key: str) -> None:
