@@ -2,7 +2,8 @@
 
 The sender stages a version in the generator's dtype; the receiver, a process of its own, opens it (that
 verifies every byte) and copies it over weights that it has: that copy is all that a generator has to pause
-for. Beside `ipc` stands a copy in memory, beside `http` a bare socket, in the same run.
+for. Beside `ipc` stands a copy in memory, beside `http` a bare socket, beside `collective` a bare
+broadcast over gloo, in the same run.
 """
 
 import multiprocessing
@@ -12,12 +13,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from threading import Thread
 from typing import Any, NamedTuple
 
 import torch
+from torch import distributed as dist
 
 from benchmarks.report import Report, arguments
 from ratchet.refit.manifest import RefitManifest
@@ -31,6 +34,7 @@ MOVERS = {
     "ipc": RefitSpec(),
     "http": RefitSpec(transport="http"),
     "http+delta": RefitSpec(transport="http", codec="delta"),
+    "collective": RefitSpec(transport="collective"),
     "store+delta": RefitSpec(transport="store", codec="delta"),
 }
 MODELS = {"134m": (49152, 576, 1536, 30), "1b": (49152, 2048, 8192, 20)}
@@ -62,7 +66,8 @@ def main() -> None:
         for name in names:
             weights = model(*MODELS[name])
             num_bytes = sum(2 * tensor.numel() for tensor in weights.values())
-            memory, wire = memcpy_gib_s(num_bytes), socket_gib_s(num_bytes)
+            raw = {"http": socket_gib_s(num_bytes), "collective": gloo_gib_s(num_bytes)}
+            memory = memcpy_gib_s(num_bytes)
             for mover, spec in MOVERS.items():
                 report.progress(f"{name}: {mover}")
                 done = measure(spec, Home(root), weights, options.changed, rounds)
@@ -74,7 +79,7 @@ def main() -> None:
                     "fetch_s": round(moved, 4),
                     "pause_ms": round(1000 * median(each.pause_s for each in done), 1),
                     "gib_s": round(num_bytes / GIB / seconds, 3),
-                    "ratio_to_raw": round(num_bytes / GIB / moved / (wire if "http" in mover else memory), 3),
+                    "ratio_to_raw": round(num_bytes / GIB / moved / raw.get(spec.transport, memory), 3),
                     "bytes_fraction": round(median(each.fetched_bytes for each in done) / num_bytes, 4),
                 }
                 result.setdefault(mover, {})[name] = measured
@@ -187,6 +192,34 @@ def socket_gib_s(num_bytes: int) -> float:
                 seconds.append(time.perf_counter() - began)
                 thread.join()
     return num_bytes / GIB / median(seconds)
+
+
+def gloo_gib_s(num_bytes: int) -> float:
+    """A broadcast to another process."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    other = context.Process(target=_take_part, args=(store.port, num_bytes), daemon=True)
+    other.start()
+    seconds = _broadcasts(store, 0, num_bytes)
+    other.join(30)
+    return num_bytes / GIB / median(seconds)
+
+
+def _take_part(port: int, num_bytes: int) -> None:
+    _broadcasts(dist.TCPStore("127.0.0.1", port, is_master=False), 1, num_bytes)
+
+
+def _broadcasts(store: dist.Store, rank: int, num_bytes: int) -> list[float]:
+    group: Any = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60))
+    data = torch.ones(num_bytes, dtype=torch.uint8)
+    seconds: list[float] = []
+    for _ in range(4):
+        began = time.perf_counter()
+        group.broadcast([data], dist.BroadcastOptions()).wait()
+        # Both have it now: to hand it over is not to have brought it.
+        group.barrier(dist.BarrierOptions()).wait()
+        seconds.append(time.perf_counter() - began)
+    return seconds[1:]
 
 
 if __name__ == "__main__":

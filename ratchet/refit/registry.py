@@ -19,6 +19,10 @@ def create_sender(spec: RefitSpec, home: Home, run: str, prefix: str, host: str)
             from ratchet.refit.http import HttpSender
 
             return HttpSender(prefix, host, keep_two=keep_two)
+        case "collective":
+            from ratchet.refit.collective import CollectiveSender
+
+            return CollectiveSender(prefix, host, keep_two=keep_two)
         case "store":
             from ratchet.refit.store import StoreSender
 
@@ -37,6 +41,10 @@ def create_receiver(spec: RefitSpec, home: Home, run: str) -> WeightReceiver:
             from ratchet.refit.http import HttpReceiver
 
             return HttpReceiver()
+        case "collective":
+            from ratchet.refit.collective import CollectiveReceiver
+
+            return CollectiveReceiver()
         case "store":
             from ratchet.refit.store import StoreReceiver
 

@@ -188,9 +188,10 @@ class DataPlaneSpec(_Section):
 class RefitSpec(_Section):
     """How weights get from the trainer to the generators."""
 
-    transport: Literal["ipc", "http", "store"] = "ipc"
+    transport: Literal["ipc", "http", "collective", "store"] = "ipc"
     """`ipc`: shared memory of one host. `http`: each generator asks the trainer's host for the bytes.
-    `store`: by way of the artifact store, where the newest versions stay."""
+    `collective`: a broadcast over gloo. `store`: by way of the artifact store, where the newest versions
+    stay."""
     codec: Literal["full", "delta"] = "full"
     """`full`: all bytes of every version. `delta`: what has changed since the version before, for generators
     that have that one; the trainer's host keeps two versions."""
@@ -287,7 +288,7 @@ class RunSpec(_Section):
         if self.refit.transport == "ipc" and self.refit.codec == "delta":
             yield (
                 "refit.codec is delta, but with refit.transport ipc no bytes travel, whatever has changed: "
-                "set refit.codec to full, or refit.transport to http or store"
+                "set refit.codec to full, or refit.transport to http, collective or store"
             )
         samples, batch = self.samples_per_step, self.policy.train_global_batch_size
         if batch is not None and batch != samples:

@@ -10,9 +10,10 @@ from tests.e2e.conftest import QUICK, Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-HTTP = (*QUICK, "refit.transport=http")
-DELTA = (*HTTP, "refit.codec=delta")
-STORE = (*QUICK, "refit.transport=store", "refit.codec=delta")
+HTTP, COLLECTIVE, STORE = (
+    (*QUICK, f"refit.transport={transport}", "refit.codec=delta")
+    for transport in ("http", "collective", "store")
+)
 
 
 def refits(stack: Stack, run: str) -> list[RefitReceipt]:
@@ -26,13 +27,18 @@ def assert_ended_like(stack: Stack, run: str, other: str) -> None:
     assert shown["last_checkpoint"]["digest"] == expected["last_checkpoint"]["digest"]
 
 
-def test_over_http_a_run_ends_in_the_same_bits(stack: Stack, undisturbed: str) -> None:
-    stack.launch("over-http", *HTTP)
-    assert_ended_like(stack, "over-http", undisturbed)
-    assert {refit.wire_bytes == refit.num_bytes for refit in refits(stack, "over-http")} == {True}
+@pytest.mark.parametrize("transport", ["http", "collective"])
+def test_over_a_wire_a_run_ends_in_the_same_bits(stack: Stack, undisturbed: str, transport: str) -> None:
+    run = f"over-{transport}"
+    stack.launch(run, *QUICK, f"refit.transport={transport}")
+    assert_ended_like(stack, run, undisturbed)
+    assert {refit.wire_bytes == refit.num_bytes for refit in refits(stack, run)} == {True}
 
 
-@pytest.mark.parametrize(("run", "settings"), [("patched", DELTA), ("patched-store", STORE)])
+@pytest.mark.parametrize(
+    ("run", "settings"),
+    [("patched-http", HTTP), ("patched-collective", COLLECTIVE), ("patched-store", STORE)],
+)
 def test_patches_are_less_and_end_in_the_same_bits(
     stack: Stack, undisturbed: str, run: str, settings: tuple[str, ...]
 ) -> None:
@@ -45,14 +51,14 @@ def test_patches_are_less_and_end_in_the_same_bits(
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("settings", [DELTA, STORE], ids=["http", "store"])
+@pytest.mark.parametrize("settings", [HTTP, COLLECTIVE, STORE], ids=["http", "collective", "store"])
 @pytest.mark.parametrize(
     ("victim", "failpoint"), [("trainer", "refit.staged"), ("generator", "refit.loaded")]
 )
 def test_who_dies_in_a_refit_gets_or_gives_all_of_it_again(
     stack: Stack, undisturbed: str, victim: str, failpoint: str, settings: tuple[str, ...]
 ) -> None:
-    run = f"{victim}-dies-{'store' if settings is STORE else 'http'}"
+    run = f"{victim}-dies-{settings[-2].partition('=')[2]}"
     stack.failpoints.arm(failpoint, "3 hold")
     stack.launch(run, *settings)
     stack.failpoints.wait_hit(failpoint)

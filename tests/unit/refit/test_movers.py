@@ -33,6 +33,8 @@ SPECS = {
     "ipc": RefitSpec(),
     "http": RefitSpec(transport="http"),
     "http+delta": RefitSpec(transport="http", codec="delta"),
+    "collective": RefitSpec(transport="collective"),
+    "collective+delta": RefitSpec(transport="collective", codec="delta"),
     "store": RefitSpec(transport="store"),
     "store+delta": RefitSpec(transport="store", codec="delta", full_every=4),
 }
@@ -136,7 +138,7 @@ def test_names_that_differ_are_refused_and_nothing_is_lost(spec: RefitSpec, ends
 # --- patches
 
 
-@pytest.fixture(params=["http+delta", "store+delta"])
+@pytest.fixture(params=["http+delta", "collective+delta", "store+delta"])
 def patching(request: pytest.FixtureRequest) -> RefitSpec:
     return SPECS[request.param]
 
@@ -276,13 +278,16 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(ends) -> None:
 
 
 SENDER = """
-import sys, torch
-from ratchet.refit.http import HttpSender
+import sys
+from pathlib import Path
+import torch
+from ratchet.refit.registry import create_sender
 from ratchet.spec.home import Home
 from ratchet.spec.ids import WeightVersion
+from ratchet.spec.run_spec import RefitSpec
 
 torch.manual_seed(1)
-sender = HttpSender("dies", "127.0.0.1")
+sender = create_sender(RefitSpec(transport=sys.argv[1]), Home(Path(sys.argv[2])), "run", "dies", "127.0.0.1")
 version = WeightVersion(incarnation=1, step=1, digest="0" * 32)
 print(sender.stage(version, {"w": torch.randn(1 << 22)}, {"w": "float32"}).model_dump_json(), flush=True)
 sys.stdin.read()
@@ -290,18 +295,21 @@ sys.stdin.read()
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_sender_that_dies_is_a_fault_that_names_it_and_the_next_one_serves(ends) -> None:
-    _, receiver = ends(SPECS["http"])
-    words = [sys.executable, "-c", SENDER]
+@pytest.mark.parametrize("transport", ["http", "collective"])
+def test_a_sender_that_dies_is_a_fault_that_names_it_and_the_next_one_serves(
+    ends, transport: str, tmp_path: Path
+) -> None:
+    _, receiver = ends(SPECS[transport])
+    words = [sys.executable, "-c", SENDER, transport, str(tmp_path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         manifest = RefitManifest.model_validate_json(process.stdout.readline())
         process.kill()
     began = time.monotonic()
-    with pytest.raises(InfraFault, match=rf"{manifest.url} could not be read in 5 tries"):
+    with pytest.raises(InfraFault, match=manifest.url):
         received(receiver, manifest)
     assert time.monotonic() - began < 10.0
-    sender, _ = ends(SPECS["http"])
+    sender, _ = ends(SPECS[transport])
     weights = {"w": torch.randn(1 << 22)}
     manifest = sender.stage(version(2), weights, {"w": "float32"})
     assert_same_bits(received(receiver, manifest), weights, "float32")
@@ -317,4 +325,30 @@ def test_what_is_not_staged_any_more_and_who_has_no_token_is_told_so(ends) -> No
     with pytest.raises(InfraFault, match="answers 403"):
         received(receiver, new.model_copy(update={"token": "guessed"}))
     assert "token" not in repr(new)
+    assert_same_bits(received(receiver, new), model(2), "float32")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_receiver_that_asks_and_dies_holds_up_the_next_one_for_its_deadline_only(ends) -> None:
+    sender, receiver = ends(SPECS["collective"])
+    manifest = sender.stage(version(1), model(1), wire("float32"))
+    where = urlsplit(manifest.url)
+    gone = torch.distributed.TCPStore(where.hostname or "", where.port or 0, is_master=False)
+    gone.set(f"asked/{gone.add('attempts', 1)}", f"{manifest.segment}/full")
+    del gone
+    began, got = time.monotonic(), None
+    while got is None:
+        with suppress(InfraFault):
+            got = received(receiver, manifest)
+        assert time.monotonic() - began < 10.0
+    assert_same_bits(got, model(1), "float32")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_broadcast_of_what_is_not_staged_any_more_is_refused(ends) -> None:
+    sender, receiver = ends(SPECS["collective"])
+    old = sender.stage(version(1), model(1), wire("float32"))
+    new = sender.stage(version(2), model(2), wire("float32"))
+    with pytest.raises(InfraFault, match="does not have it any more: stage it again"):
+        received(receiver, old)
     assert_same_bits(received(receiver, new), model(2), "float32")
