@@ -45,7 +45,8 @@ def failure(shown: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("server", [{"silent": {5}}], indirect=True)
 def test_an_answer_that_never_comes_ends_the_run_with_its_cause(stack: Stack, server: CheckServer) -> None:
-    stack.launch("never", *checked_by(server))
+    """Where every prompt has to be trained on. Others let it become too old, and throw it away."""
+    stack.launch("never", *checked_by(server), "asynchronous.sampler=weight_fifo")
     message = failure(stack.ended("never"))
     silent = server.asked[5]
     assert f"gave no score for an answer to {silent} in 5 tries" in message
@@ -57,18 +58,19 @@ def test_a_prompt_that_cannot_be_scored_ends_the_run_with_its_cause(
     stack: Stack, server: CheckServer
 ) -> None:
     stack.launch("refused-one", *checked_by(server))
-    assert f"{server.asked[5]} cannot be checked" in failure(stack.ended("refused-one"))
+    message = failure(stack.ended("refused-one"))
+    assert f"{server.asked[5]} cannot be checked" in message
 
 
 @pytest.mark.parametrize("server", [{"refused": {5, 9}}], indirect=True)
 def test_prompts_that_may_be_given_up_are_accounted_for(stack: Stack, server: CheckServer) -> None:
     stack.launch("given-up", *checked_by(server), "environment.max_dropped=2")
     assert stack.ended("given-up")["phase"] == "completed"
-    steps = receipts(stack, "given-up")
-    given_up = [key for step in steps for key in keys_of(step.given_up)]
+    trained = [key for step in receipts(stack, "given-up") for key in keys_of(step.trained)]
     journal = JournalIndex(stack.home.run_folder("given-up") / "journal")
-    assert sorted(given_up) == sorted(journal.tombstones())
-    assert len(given_up) == 2
+    assert len(trained) == len(set(trained)) == STEPS * PROMPTS
+    assert len(journal.tombstones()) == 2
+    assert journal.tombstones().keys().isdisjoint(trained)
 
 
 def test_an_environment_server_that_is_away_costs_nothing_but_time(stack: Stack, server: CheckServer) -> None:
