@@ -196,10 +196,10 @@ class Follower:
             if record is None:  # it was forgotten, and its positions with it
                 with suppress(Conflict):
                     await self._in_thread(running, running.follow.pause)
-            elif await self._in_thread(running, running.follow.advance):
-                running.news.set()  # the run came to its end after the last look for news
-                return False
-            elif not await self._in_thread(running, running.follow.end):
+            # The run may have come to its end, and told more, after the last look for news.
+            elif await self._in_thread(running, running.follow.advance) or not await self._in_thread(
+                running, running.follow.end
+            ):
                 running.news.set()
                 return False
             del self._running[key]

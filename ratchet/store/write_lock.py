@@ -12,7 +12,9 @@ _LOCKS = Path("/proc/locks")
 def writers_of(url: str) -> list[int]:
     """As `writers`, of the store at this URL; none if it is no file of SQLite's."""
     parsed = make_url(url)
-    return writers(Path(parsed.database)) if parsed.database and parsed.drivername == "sqlite" else []
+    if not (parsed.database and parsed.drivername.startswith("sqlite")):
+        return []
+    return writers(Path(parsed.database))
 
 
 def writers(database: Path) -> list[int]:
