@@ -129,11 +129,12 @@ class TransferQueueParts:
 
     def watch(self, ping: Callable[[], None], lost: Callable[[str], None]) -> None:
         """Call `lost` with the cause, from a thread, once one of them is dead or silent, or `ping` fails."""
-        threading.Thread(target=self._watch, args=(ping, lost), name="transfer-queue", daemon=True).start()
+        # Two threads: a ping of a part that just died takes its whole deadline.
+        for name, look in (("parts", self._watch_parts), ("ping", _keep_pinging(ping))):
+            threading.Thread(target=look, args=(lost,), name=f"transfer-queue-{name}", daemon=True).start()
 
-    def _watch(self, ping: Callable[[], None], lost: Callable[[str], None]) -> None:
+    def _watch_parts(self, lost: Callable[[str], None]) -> None:
         asked: dict[str, tuple[Any, float]] = {}
-        pinged = time.monotonic()
         while True:
             for role, process in self._processes.items():
                 if process.poll() is not None:
@@ -150,13 +151,19 @@ class TransferQueueParts:
                 except RayError as error:
                     return lost(f"{role} is gone: {str(error).splitlines()[0]}")
                 asked[role] = actor.__ray_call__.remote(_pid), time.monotonic()
-            if time.monotonic() - pinged > deadlines.ENGINE_PING_EVERY:
-                try:
-                    ping()
-                except Exception as error:
-                    return lost(str(error))
-                pinged = time.monotonic()
             time.sleep(LOOK_EVERY)
+
+
+def _keep_pinging(ping: Callable[[], None]) -> Callable[[Callable[[str], None]], None]:
+    def keep(lost: Callable[[str], None]) -> None:
+        while True:
+            time.sleep(deadlines.ENGINE_PING_EVERY)
+            try:
+                ping()
+            except Exception as error:
+                return lost(str(error))
+
+    return keep
 
 
 def _pid(_actor: Any) -> int:

@@ -287,6 +287,24 @@ def test_a_killed_part_is_noticed_and_no_call_waits_for_it(cluster: None, backen
 
 
 @pytest.mark.chaos
+def test_a_killed_part_is_noticed_while_a_ping_of_it_hangs(cluster: None) -> None:
+    rig = Rig("simple")
+    pinging, noticed = threading.Event(), threading.Event()
+    causes: list[str] = []
+
+    def ping() -> None:
+        pinging.set()
+        assert noticed.wait(SECONDS)
+
+    rig.parts.watch(ping, lambda cause: (causes.append(cause), noticed.set()))
+    assert pinging.wait(SECONDS)
+    os.kill(rig.parts.pids()["tq-storage-0"], signal.SIGKILL)
+    assert noticed.wait(SECONDS)
+    assert "tq-storage-0 is gone" in causes[0]
+    rig.end()
+
+
+@pytest.mark.chaos
 def test_what_a_dead_owner_of_mooncakes_memory_held_reads_as_lost(cluster: None) -> None:
     needs("mooncake_cpu")
     parts = TransferQueueParts("mooncake_cpu", 1, ROOM)
