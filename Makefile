@@ -63,7 +63,7 @@ test: setup  ## the tests, JOBS files at a time (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest -m "not chaos and not browser and not slow" --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-slow
-test-slow: setup  ## tests that take long: Ray jobs, what the containers run, the API's whole contract
+test-slow: setup  ## tests that take long: Ray jobs, ways of refit, what the containers run, the API's whole contract
 	@$(BIN)/python -m pytest -m "slow and not chaos" --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-chaos
@@ -103,7 +103,7 @@ nightly: setup  ## a short run over every backend of the data plane, held agains
 	@$(BIN)/python -m benchmarks.nightly $(ARGS)
 
 .PHONY: chaos
-chaos: setup  ## kill everything at every moment, and see that nothing is lost (half an hour)
+chaos: setup  ## kill everything at every moment, and see that nothing is lost (50 minutes)
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 .PHONY: chaos-quick

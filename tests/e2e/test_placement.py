@@ -4,7 +4,7 @@ import pytest
 
 from tests.e2e.conftest import QUICK, Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 COLOCATED = (*QUICK, "placement.kind=colocated")
 

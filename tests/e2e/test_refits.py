@@ -8,7 +8,7 @@ from benchmarks.chaos.history import read_history
 from ratchet.spec.receipts import RefitReceipt
 from tests.e2e.conftest import QUICK, Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
 HTTP, COLLECTIVE, STORE = (
     (*QUICK, f"refit.transport={transport}", "refit.codec=delta")
