@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import distributed as dist
 
-from ratchet.refit.manifest import Delta, PatchInfo, RefitManifest
+from ratchet.refit.manifest import PatchInfo, RefitManifest
 from ratchet.refit.rooms import KeepingReceiver, SenderRooms, part_of
 from ratchet.refit.staging import check_names
 from ratchet.spec import deadlines
@@ -56,10 +56,8 @@ class CollectiveSender:
             before, self._staged, self._parts = self._staged, None, {}
             staged = self._rooms.stage(weights, wire_dtypes)
             parts = {"full": [staged.bucket(index) for index in range(len(staged.layout.buckets))]}
-            offered = None
-            if staged.patches is not None and before is not None:
-                parts["patch"] = [memoryview(bytearray(patch.body)) for patch in staged.patches]
-                offered = Delta(base=before.digest, patches=tuple(patch.info for patch in staged.patches))
+            if offered := staged.delta_from(before):
+                parts["patch"] = [memoryview(bytearray(patch.body)) for patch in staged.patches or ()]
             manifest = RefitManifest(
                 version=version,
                 mover=MOVER,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from ratchet.refit import delta
-from ratchet.refit.manifest import Layout, PatchInfo, RefitManifest
+from ratchet.refit.manifest import Delta, Layout, PatchInfo, RefitManifest
 from ratchet.refit.staging import plan, receive, stage
 from ratchet.spec.faults import InfraFault, StorageFault
 
@@ -27,6 +27,12 @@ class Staged:
 
     def bucket(self, index: int) -> memoryview:
         return part_of(self.room, self.layout, index)
+
+    def delta_from(self, before: RefitManifest | None) -> Delta | None:
+        """What its manifest says of the patches; None: there are none, or nobody has what they are from."""
+        if self.patches is None or before is None:
+            return None
+        return Delta(base=before.digest, patches=tuple(patch.info for patch in self.patches))
 
 
 class SenderRooms:
